@@ -22,7 +22,7 @@ from headrace.schemas.topics import EVENTS, FEEDBACK
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.ledger.ledger import read_ledger
 from tests.beside import installed
-from tests.trainer.provenance.told import tell, train
+from tests.trainer.provenance.published_run import publish_run, train
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -265,7 +265,7 @@ def test_a_training_run_can_be_looked_at_before_it_begins(tmp_path: Path) -> Non
 
 @pytest.mark.kafka
 def test_a_step_is_rebuilt_and_traced(kafka: str, tmp_path: Path) -> None:
-    asyncio.run(tell(kafka, "told", 6))
+    asyncio.run(publish_run(kafka, "told", 6))
     train(kafka, tmp_path, "told", 3)
     done = run("bash", "-euo", "pipefail", "-c", BLOCKS["provenance"], cwd=tmp_path, HEADRACE_KAFKA=kafka)
     assert done.returncode == 0, done.stdout + done.stderr

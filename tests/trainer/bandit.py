@@ -1,8 +1,8 @@
 """A bandit with a known optimum, and the trainer's own learner on a policy of a few hundred numbers.
 
 A prompt asks for a certain token at each of a few places; the reward is the share of places that have it, so the best
-policy earns 1 and one that knows nothing 1 / VOCABULARY. The policy is a table of what stands at each place, times a
-head that all places share, so that what is learnt at one place disturbs the others, as in a model.
+policy earns 1 and one that knows nothing 1 / VOCABULARY. The policy is a table of embeddings per place, times a head
+that all places share, so that learning at one place affects the others, as in a model.
 
 learn(BanditSettings(loss="dapo", baseline=Baseline.MEAN), steps=40).rewards[-1]     # near 1
 """
@@ -47,22 +47,22 @@ class BanditSettings:
     lag: int = 0
     """Versions between the policy that samples and the one that is trained."""
     control: bool = False
-    """Advantages are dealt out anew over the batch."""
+    """Whether advantages are permuted over the batch."""
     seed: int = 0
 
 
 @dataclass(slots=True)
 class Learnt:
-    """What became of it."""
+    """The result of a run."""
 
     rewards: list[float] = field(default_factory=list)
     """Expected reward of the policy, exact, before each step and after the last."""
     metrics: list[dict[str, float]] = field(default_factory=list)
-    """The learner's, by step."""
+    """Metrics of the learner, by step."""
 
 
 class Attempt(NamedTuple):
-    """An answer."""
+    """An answer to a prompt."""
 
     prompt: int
     tokens: np.ndarray
@@ -70,7 +70,7 @@ class Attempt(NamedTuple):
 
 
 class Policy(torch.nn.Module):
-    """π(token | prompt, place), in the form in which the learner knows a causal model."""
+    """π(token | prompt, place), with the interface of a causal model that the learner uses."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Policy(torch.nn.Module):
 
 
 class Bandit:
-    """What is asked for, and who answers."""
+    """The prompts, and a policy that answers them."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -145,8 +145,8 @@ def learn(settings: BanditSettings, steps: int) -> Learnt:
 
 
 def begin(settings: BanditSettings) -> tuple[Learner, Policy, Bandit]:
-    """A fresh policy, its learner and what it must learn."""
-    torch.set_num_threads(1)  # several threads on a policy this small only wait for one another
+    """Returns a new policy, its learner and its bandit."""
+    torch.set_num_threads(1)  # more threads are slower for so small a policy
     policy = Policy(settings.seed)
     return Learner(policy, config_of(settings).learner), policy, Bandit(settings.seed)  # type: ignore[arg-type]
 
@@ -188,7 +188,7 @@ def groups_of(
 
 
 def group_of(numbers: list[int], rewards: list[float], baselines: list[float]) -> AdmittedGroup:
-    """A group whose members are called by their number among the attempts."""
+    """Returns a group whose members are named by their number among the attempts."""
     members = tuple(
         ResolvedMember(
             Member(

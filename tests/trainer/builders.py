@@ -1,4 +1,4 @@
-"""Builders: small trajectories, groups and models, every part of which can be left out."""
+"""Builders of small trajectories, groups and models; every argument is optional."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from headrace.trainer.learning.plausibility import PlausibilitySettings
 
 AT = Reference(partition=0, offset=0)
 UNCHECKED = PlausibilitySettings(too_low=None, too_high=None)
-"""For log-probabilities that are made up."""
+"""Source of invented log-probabilities."""
 
 
 def segment(
@@ -90,7 +90,7 @@ def admitted(name: str, *trajectories: Trajectory, advantages: Sequence[float] |
 
 
 def off_policy_batch(*, seed: int = 0) -> Batch:
-    """Trajectories of one to three segments, sampled by other policies 0 to 3 versions ago; version 3 is trained."""
+    """Returns trajectories of one to three segments, sampled by policies 0 to 3 versions old; version 3 is trained."""
     random = np.random.default_rng(seed)
     trajectories = []
     for number in range(8):
@@ -117,7 +117,7 @@ def tiny_model(path: Path, *, seed: int = 0, vocabulary: int = 50, tied: bool = 
     import torch
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    torch.set_num_threads(1)  # several threads on a model this small only wait for one another
+    torch.set_num_threads(1)  # more threads are slower for so small a model
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -131,7 +131,7 @@ def tiny_model(path: Path, *, seed: int = 0, vocabulary: int = 50, tied: bool = 
         tie_word_embeddings=tied,
     )
     model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():  # transformers draws with a deviation of 0.02: nearly uniform, which would hide mistakes
+    with torch.no_grad():  # transformers draws with a deviation of 0.02: nearly uniform outputs would hide mistakes
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(std=0.3)

@@ -1,4 +1,4 @@
-"""What many tests of the trainer begin with."""
+"""Fixtures that many tests of the trainer share."""
 
 from pathlib import Path
 

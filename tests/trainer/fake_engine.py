@@ -1,4 +1,4 @@
-"""vLLM's weight interface in memory: what the follower's rules need, with failures on demand.
+"""vLLM's weight interface in memory, as far as the follower needs it, with failures on demand.
 
 A "model" is a text file with a number; its log-probability of any token is minus that number.
 """
@@ -23,11 +23,11 @@ class FakeEngine:
     healthy: bool = True
     requests: list[str] = field(default_factory=list)
     failing: dict[str, object] = field(default_factory=dict)
-    """Path → what happens there: an HTTP status, an exception, or a function that is called first."""
+    """Path → injected failure: an HTTP status, an exception, or a function that is called first."""
     picky: set[float] = field(default_factory=set)
-    """Weights that it refuses to load."""
+    """Weights that the engine refuses to load."""
     deaf: bool = False
-    """Whether updates are accepted and change nothing, as with the tied LM head."""
+    """Whether updates are accepted without effect, as with the tied LM head."""
 
     def client(self) -> VllmEngine:
         transport = httpx.MockTransport(self.handle)

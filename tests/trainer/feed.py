@@ -1,4 +1,4 @@
-"""Groups and their trajectories in a real log, as the streams leave them there."""
+"""Writes groups and their trajectories to a real log, as the stream processors do."""
 
 from collections.abc import Iterable, Sequence
 
@@ -41,7 +41,7 @@ def message_of(record: Record, *, id: str, key: str) -> Message:
 
 
 async def feed_trajectories(kafka: str, attempts: Iterable[Trajectory]) -> dict[str, Reference]:
-    """Write trajectories to every partition in turn, one aborted before each; returns where they stand."""
+    """Write trajectories to every partition in turn, each after an aborted one; returns their places."""
     places = {}
     async with open_producer(kafka, transactional_id="feed") as producer:
         for number, each in enumerate(attempts):
@@ -67,7 +67,7 @@ async def feed_groups(
     partition: int | None = 0,
     story: str | None = None,
 ) -> list[TrainingGroup]:
-    """A group for each name, members with advantages that add up to zero, all in one partition of ``training``.
+    """Write a group for each name to one partition of ``training``; the members' advantages sum to zero.
 
     Runs of one ``story`` have the same tokens.
     """

@@ -17,7 +17,7 @@ from tests.conftest import CACHE
 
 @dataclass
 class Server:
-    """A server that can be killed and started again on the same port."""
+    """A server that can be killed and restarted on the same port."""
 
     model_dir: Path
     port: int

@@ -1,4 +1,4 @@
-"""Every loss learns a bandit whose optimum is known, with every baseline that the stream has."""
+"""Every loss learns a bandit with a known optimum, with every baseline."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two trainers that begin one run at the same time, each with an empty checkpoint folder: one of them goes on."""
+"""Two trainers that begin one run at the same time, each with an empty checkpoint folder: one of them continues."""
 
 import asyncio
 import threading
@@ -19,16 +19,16 @@ from headrace.trainer.publishing.announcer import TrainerReplaced
 from headrace.trainer.weights.store import ObjectConflict
 from tests.trainer.builders import UNCHECKED, tiny_model
 from tests.trainer.feed import feed_groups, records
-from tests.trainer.lives import payloads, train_until
+from tests.trainer.running import payloads, train_until
 
 pytestmark = pytest.mark.kafka
 
 PATIENCE_S = 240
-"""For what a busy machine takes its time with."""
+"""Timeout for a busy machine, in seconds."""
 
 
 class Died(Exception):
-    """A trainer's process ended there."""
+    """A trainer's process died there."""
 
 
 Twins = Callable[[str], tuple[TrainerConfig, TrainerConfig]]

@@ -1,4 +1,4 @@
-"""A trainer that is killed between any two effects of a step goes on, to the bit, as if nothing had happened."""
+"""A trainer that is killed between any two effects of a step resumes bit-identically."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, records
-from tests.trainer.lives import payloads
+from tests.trainer.running import payloads
 
 pytestmark = pytest.mark.kafka
 
@@ -44,8 +44,8 @@ LIVES = {
              "announced:3", "begun:4", "position_published:4", "model_written:4", "position_written:5:1",
              "position_written:5:2", "sent:5", "position_published:5", "trained:5", f"done:{LAST}"],
 }  # fmt: skip
-"""Deaths of two runs. In ``late``, ``position_written:5:2`` is the position of the skipped step, published by the life
-after it."""
+"""Deaths of two runs. In ``late``, ``position_written:5:2`` is the position of the skipped step, published by the next
+instance."""
 
 
 async def feed_story(kafka, run):
@@ -76,9 +76,9 @@ async def feed_story(kafka, run):
 
 
 async def live(kafka, run, base, folder, deaths):
-    """The lives of ``run``; returns how each ended."""
+    """Run the instances of ``run``; returns how each ended."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.trainer.dying", kafka, run, str(base), str(folder), json.dumps(SETTINGS), *deaths,
+        sys.executable, "-m", "tests.trainer.killed", kafka, run, str(base), str(folder), json.dumps(SETTINGS), *deaths,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -90,12 +90,12 @@ async def live(kafka, run, base, folder, deaths):
 
 
 async def told(kafka, run, folder):
-    """Everything that ``run`` left in the log, without its name, its times and where its records stand."""
+    """Returns all records of ``run``, without its name, its times and their places."""
     steps: list[Step] = payloads(await records(kafka, STEPS, run))
     weights: list[Weights] = payloads(await records(kafka, WEIGHTS, run))
     rejected: list[Rejection] = payloads(await records(kafka, REJECTED, run))
     alerts: list[Alert] = payloads(await records(kafka, ALERTS, run))
-    # No run can be told from a record that cannot be read: each trainer tells of those that it comes by, once.
+    # An unreadable record belongs to no run: each trainer reports those that it reads, once.
     unreadable = [each.message for each in alerts if each.kind == UNREADABLE]
     assert len(set(unreadable)) == len(unreadable) >= 1
     store = ObjectStore(f"file://{folder}/objects")

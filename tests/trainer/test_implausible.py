@@ -15,7 +15,7 @@ from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, records, send_groups
-from tests.trainer.lives import payloads, train_until, trainer_config
+from tests.trainer.running import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
 
@@ -23,7 +23,7 @@ STEPS_MADE = 10
 
 
 def with_logprobs(of, known):
-    """``of`` with the log-probabilities that ``known`` says of each segment."""
+    """Returns ``of`` with the log-probabilities from ``known`` for each segment."""
     segments = [each.model_copy(update={"logprobs": array("f", known(each))}) for each in of.segments]
     return of.model_copy(update={"segments": segments})
 
@@ -71,7 +71,7 @@ async def test_ten_poisoned_batches_give_the_weights_of_a_clean_run(kafka, base,
     for config in (clean, dirty):
         await feed(kafka, base, config.run, poison=config is dirty)
     await train_until(clean, STEPS_MADE)
-    for version in (3, 6, STEPS_MADE):  # it is stopped in between, and goes on where it was
+    for version in (3, 6, STEPS_MADE):  # it is stopped in between, and resumes
         await train_until(dirty, version)
 
     assert weights_of(dirty) == weights_of(clean)
@@ -85,7 +85,7 @@ async def test_ten_poisoned_batches_give_the_weights_of_a_clean_run(kafka, base,
         for name in group.trajectory_ids
     ]
     fates = sorted([each.trajectory_id for each in rejected] + trained)
-    # The group of poison after the last step's waits for a step that does not come.
+    # The poisoned group after the last step's stays pending.
     expected = {f"dirty/{step}/{i}" for step in range(STEPS_MADE) for i in range(5)}
     expected |= {f"dirty/{step}/p" for step in range(1, STEPS_MADE - 1, 2)}
     assert fates == sorted(expected)

@@ -1,4 +1,4 @@
-"""The trainer on a real log: what it trains, says and survives."""
+"""The trainer on a real log: steps, records, restarts."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_c
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import UNCHECKED, member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
-from tests.trainer.lives import payloads, train_until
+from tests.trainer.running import payloads, train_until
 
 pytestmark = pytest.mark.kafka
 
@@ -320,8 +320,8 @@ async def test_a_new_key_signs_the_version_that_the_old_one_signed_last(kafka, c
     assert len({each.sha256 for each in told}) == 1
 
 
-async def shut_out(kafka):
-    """Two announcers of a run, the first of which speaks again after the second."""
+async def fence_the_first(kafka):
+    """Run two announcers of a run, the first of which publishes again after the second."""
     alert = Alert(run="zombie", source="t", kind="k", severity=Severity.WARNING, message="m")
     first, second = (Announcer(kafka, "zombie", answer_s=30.0) for _ in range(2))
     try:
@@ -338,7 +338,7 @@ async def shut_out(kafka):
 
 
 async def test_a_second_trainer_of_a_run_fences_the_first(kafka):
-    await shut_out(kafka)
+    await fence_the_first(kafka)
     # The fenced client leaves exceptions that nobody retrieves. Were they collected while pytest parses some module,
     # their traceback would be parsed inside that parse, which Python 3.11 does not survive.
     gc.collect()

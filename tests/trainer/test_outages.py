@@ -1,4 +1,4 @@
-"""A full disk, an object store and a broker out of reach: the trainer waits, tells, and goes on where it was."""
+"""A full disk, an unavailable object store or broker: the trainer retries, alerts, and resumes."""
 
 import asyncio
 import resource
@@ -16,7 +16,7 @@ from headrace.trainer.loop import run_trainer
 from headrace.trainer.retries.retry import OutageSettings
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.feed import feed_groups, records
-from tests.trainer.lives import payloads, train_until, trainer_config
+from tests.trainer.running import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
 
@@ -45,7 +45,7 @@ def full_disk():
 
 @asynccontextmanager
 async def training(config, reached):
-    """The trainer at work; stopped at the end."""
+    """Run the trainer, and stop it at the end."""
     stop = asyncio.Event()
     task = asyncio.create_task(run_trainer(config, stop=stop, ready=lambda: None, reached=reached))
     try:

@@ -1,4 +1,4 @@
-"""Steps whose result would be no policy: taken back, skipped with a reason, and told."""
+"""Diverged steps are rolled back, and skipped with a reason and an alert."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
-from tests.trainer.lives import payloads, train_until, trainer_config
+from tests.trainer.running import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
 
@@ -97,7 +97,7 @@ async def test_many_consecutive_skips_stop_the_trainer_until_the_settings_change
         await feed_group(kafka, f"bad{number}", run="hopeless", advantage=1e39)
     await feed_group(kafka, "good", run="hopeless")
     settings = config("hopeless", divergence=DivergenceSettings(retries=0, max_skipped=2))
-    for _ in range(2):  # a supervisor that starts it again burns no further groups
+    for _ in range(2):  # restarts by a supervisor skip no further groups
         with pytest.raises(TrainingDiverged, match="2 consecutive steps"):
             await train_until(settings, 1)
         alerts = [each for each in payloads(await records(kafka, ALERTS, "hopeless")) if each.kind == "step_skipped"]
@@ -111,7 +111,7 @@ async def test_many_consecutive_skips_stop_the_trainer_until_the_settings_change
 
 
 async def test_groups_that_kill_every_process_that_trains_them_are_skipped(kafka, config, monkeypatch):
-    """Out of memory, a fault of a kernel: what the trainer cannot catch. It counts the processes that began."""
+    """Errors that the trainer cannot catch (out of memory, a kernel's fault): it counts the processes that began."""
     from headrace.trainer.learning.learner import Learner
 
     await feed_group(kafka, "poison", run="crashing")

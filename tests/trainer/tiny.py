@@ -1,4 +1,4 @@
-"""A tiny random Qwen3 that vLLM serves, and what a plain forward pass says of it."""
+"""A tiny random Qwen3 that vLLM serves, and log-probabilities of a plain forward pass."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def tiny_policy(path: Path, *, seed: int, tied: bool = True) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(5)  # Distributions with a shape: two seeds differ by nats, not by thousandths.
+                parameter.mul_(5)  # Peaked distributions: two seeds differ by nats, not by thousandths.
     model.save_pretrained(path)
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

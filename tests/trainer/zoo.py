@@ -1,4 +1,4 @@
-"""A tiny random model of each architecture that transformers has and the trainer may meet."""
+"""A tiny random model of each architecture that the trainer may load."""
 
 from pathlib import Path
 

@@ -61,7 +61,8 @@ def target_version(versions: KnownVersions, unavailable: Collection[str] = ()) -
     """Returns the version to serve; ``None`` if there is none.
 
     It is the newest version. If that was refused, it is the last good one: a version between the two was never
-    verified, and may have the defect of the newest. Without a good one, it is the newest of the others. Versions with manifest hashes in ``unavailable`` lack objects, and are ignored.
+    verified, and may have the defect of the newest. Without a good one, it is the newest of the others. Versions with
+    manifest hashes in ``unavailable`` lack objects, and are ignored.
     """
     there = [pointer for pointer in versions.known if pointer.sha256 not in unavailable]
     candidates = [pointer for pointer in there if pointer.sha256 not in versions.refused]

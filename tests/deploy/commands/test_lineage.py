@@ -11,7 +11,14 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import EVENTS, STEPS, TRAINING, TRAJECTORIES
 from tests.trainer.feed import records
-from tests.trainer.provenance.told import Story, bury, forget, reject, tell, train
+from tests.trainer.provenance.published_run import (
+    Story,
+    delete_before,
+    publish_rejected,
+    publish_run,
+    quarantine,
+    train,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -31,7 +38,7 @@ def lineage_json(kafka: str, *arguments: str) -> dict:
 @pytest.fixture(scope="module")
 def story(kafka, tmp_path_factory) -> Story:
     """Seven groups, of which six are trained in three steps."""
-    made = asyncio.run(tell(kafka, "told", 2 * STEPS_TRAINED + 1))
+    made = asyncio.run(publish_run(kafka, "told", 2 * STEPS_TRAINED + 1))
     train(kafka, tmp_path_factory.mktemp("told"), "told", STEPS_TRAINED)
     return made
 
@@ -100,7 +107,7 @@ def test_pending_and_rejected_trajectories_are_shown_as_such(kafka, story, steps
     assert lineage_json(kafka, "--trajectory", waiting)["fate"] == "untrained"
 
     main = next(iter(trained(steps)))
-    asyncio.run(reject(kafka, "told", "sub-agent", parent=main))
+    asyncio.run(publish_rejected(kafka, "told", "sub-agent", parent=main))
     found = lineage_json(kafka, "--trajectory", "sub-agent")
     assert (found["fate"], found["touched"]) == ("rejected", [])
     assert found["rejections"][0]["record"]["reason"] == "frozen_role"
@@ -110,7 +117,7 @@ def test_pending_and_rejected_trajectories_are_shown_as_such(kafka, story, steps
 
 def test_an_event_with_a_dead_letter_is_not_part_of_its_trajectory(kafka, story, steps):
     name = [*trained(steps)][1]
-    asyncio.run(bury(kafka, story.places[name][1]))
+    asyncio.run(quarantine(kafka, story.places[name][1]))
     done = lineage(kafka, "--event", story.events[name][1])
     assert "the event is a dead letter (late) and not part of the trajectory" in done.stdout
 
@@ -138,14 +145,14 @@ def test_expired_records_are_reported_on_each_link(kafka, story, steps):
     name, step = next(iter(trained(steps).items()))
     group = next(each for each in steps[step - 1].groups if name in each.trajectory_ids)
     place = group.trajectories[group.trajectory_ids.index(name)]
-    forget(kafka, EVENTS, story.places[name][0].partition, story.places[name][0].offset + 1)
+    delete_before(kafka, EVENTS, story.places[name][0].partition, story.places[name][0].offset + 1)
     assert lineage_json(kafka, "--trajectory", name)["events"]["state"] == "partly expired"
     lost = lineage(kafka, "--event", story.events[name][0])
     assert (lost.exit_code, "may have expired" in lost.output) == (1, True)
     asked = lineage(kafka, "--event", story.events[name][0], "--trajectory", name)
     assert f"Trajectory {name}: trained" in asked.stdout
 
-    forget(kafka, TRAJECTORIES, place.partition, place.offset + 1)
+    delete_before(kafka, TRAJECTORIES, place.partition, place.offset + 1)
     page = lineage(kafka, "--trajectory", name).stdout
     assert f"MISSING: trajectories {place.partition} begins at {place.offset + 1}" in page
     assert lineage_json(kafka, "--trajectory", name)["touched"] == list(range(step, STEPS_TRAINED + 1))
@@ -154,7 +161,7 @@ def test_expired_records_are_reported_on_each_link(kafka, story, steps):
     assert "(evidence gone)" in {row["key"] for row in version["shares"]["tenant"]}
     assert sum(row["share"] for row in version["shares"]["tenant"]) == pytest.approx(1.0)
 
-    forget(kafka, TRAINING, group.group.partition, group.group.offset + 1)
+    delete_before(kafka, TRAINING, group.group.partition, group.group.offset + 1)
     gone = lineage_json(kafka, "--trajectory", name)
     assert gone["groups"][0]["missing"]["absence"] == "expired"
     page = lineage(kafka, "--version", "3").stdout

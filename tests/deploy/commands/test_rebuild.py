@@ -12,7 +12,7 @@ from headrace.deploy.cli import cli
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES
 from tests.trainer.feed import feed_groups, records
-from tests.trainer.provenance.told import forget, train
+from tests.trainer.provenance.published_run import delete_before, train
 
 pytestmark = pytest.mark.kafka
 
@@ -78,14 +78,14 @@ def test_expired_records_are_reported(kafka, steps):
     """Last in the file, because it deletes records."""
     step = steps["plain"][1]
     reference = next(each for group in step.groups for each in group.trajectories if each.partition == 1)
-    forget(kafka, TRAJECTORIES, 1, reference.offset + 1)
+    delete_before(kafka, TRAJECTORIES, 1, reference.offset + 1)
     done = rebuild(kafka, "2", "--run", "plain")
     assert done.exit_code == 3, done.output
     assert "CANNOT BE REBUILT" in done.stdout
     assert f"trajectories 1 begins at {reference.offset + 1}: the record has expired" in done.stdout
 
     group = steps["plain"][0].groups[0].group
-    forget(kafka, TRAINING, group.partition, group.offset + 1)
+    delete_before(kafka, TRAINING, group.partition, group.offset + 1)
     done = rebuild(kafka, "all", "--run", "plain", "--json")
     assert done.exit_code == 3
     first, second = (json.loads(line) for line in done.stdout.splitlines())

@@ -24,7 +24,7 @@ RULES = AdmissionRules(run="run", max_staleness=2, vocabulary_size=50, max_posit
 
 
 def fate(attempt, *, version=0, found=True, rules=RULES, **member_changes):
-    """The reason with which a group of one trajectory is turned away; ``None`` where it is admitted."""
+    """Returns the reason to reject a group of one trajectory; ``None`` if it is admitted."""
     only = member(attempt).model_copy(update=member_changes)
     group = training_group("g", [only])
     trajectories = {place_of(AT): attempt} if found else {}
@@ -71,7 +71,7 @@ def test_untrainable_members_are_rejected_with_their_reason(attempt, reason):
     ("runs", "reason"),
     [
         (["run", "run"], None),
-        ([None, None], None),  # an older engine or agent did not say
+        ([None, None], None),  # from an older engine or agent
         ([None, "run"], None),
         (["another", "another"], Reason.OTHER_RUN),
         (["run", "another"], Reason.OTHER_RUN),
@@ -183,7 +183,7 @@ def bounded(**bounds):
 @pytest.mark.parametrize(
     ("share", "version", "reason"),
     [
-        (0.5, 3, None),  # of versions 1, 2, 3, 3: one is older than one version
+        (0.5, 3, None),  # of versions 1, 2, 3, 3: one is more than one version old
         (0.25, 3, None),
         (0.2, 3, Reason.STALE_TOKENS),
         (0.5, 4, None),
@@ -285,7 +285,7 @@ def ids(group):
 
 
 def group_of(attempts):
-    """A group of ``attempts``, and where they are found."""
+    """Returns a group of ``attempts``, and their places."""
     places = [Reference(partition=0, offset=offset) for offset in range(len(attempts))]
     members = [member(each, at=at) for each, at in zip(attempts, places, strict=True)]
     return training_group("g", members), dict(zip(map(place_of, places), attempts, strict=True))

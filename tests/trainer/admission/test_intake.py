@@ -18,7 +18,7 @@ from tests.trainer.feed import attempt, feed_groups, feed_trajectories, send_gro
 
 
 async def drain(intake, expected):
-    """Everything that arrives, until ``expected`` records have."""
+    """Returns all arrivals, up to ``expected`` records."""
     arrivals = []
     for _ in range(100):
         arrivals += await intake.next_arrivals(expected - len(arrivals), timeout_s=0.2)
@@ -91,7 +91,7 @@ async def test_other_runs_and_unreadable_records_are_skipped_and_reported(kafka)
     async with open_intake(kafka, run="ours", window=10) as intake:
         await intake.start({0: 0})
         arrivals = []
-        while len(arrivals) < 3:  # among what other tests wrote to other partitions
+        while len(arrivals) < 3:  # among records of other tests in other partitions
             found = await intake.next_arrivals(100, timeout_s=0.2)
             arrivals += [each for each in found if each.reference.partition == 2]
     assert [each.group and each.group.group_id for each in arrivals] == [None, None, "ours/y"]
@@ -100,7 +100,7 @@ async def test_other_runs_and_unreadable_records_are_skipped_and_reported(kafka)
 
 
 async def delete_before(kafka, partition, offset):
-    """What retention does, at once."""
+    """Delete records immediately, as retention does later."""
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
     try:
@@ -110,7 +110,7 @@ async def delete_before(kafka, partition, offset):
 
 
 async def until(intake, last):
-    """What arrives of the run until its group ``last`` does, with what was lost."""
+    """Returns the run's arrivals up to its group ``last``, and the deleted records."""
     found = []
     for _ in range(100):
         found += [each for each in await intake.next_arrivals(100, timeout_s=0.2) if each.group or each.lost]
@@ -135,7 +135,7 @@ async def test_records_deleted_before_they_were_read_are_reported_at_a_start_and
         assert [each.group.group_id for each in found] == ["gone/d", "gone/e", "gone/f"]
 
         reading = intake._groups.assignment()
-        intake._groups.pause(*reading)  # else the client has them before they are gone
+        intake._groups.pause(*reading)  # else the client fetches them before they are deleted
         await feed_groups(kafka, list("ghij"), run="gone", partition=0)
         await delete_before(kafka, 0, places[5] + 3)
         intake._groups.resume(*reading)
@@ -146,4 +146,4 @@ async def test_records_deleted_before_they_were_read_are_reported_at_a_start_and
 
     async with open_intake(kafka, run="gone", window=1000) as intake:
         await intake.start({})
-        assert not any(each.lost for each in await until(intake, "gone/j"))  # nobody waited for them
+        assert not any(each.lost for each in await until(intake, "gone/j"))  # no trainer was due to read them

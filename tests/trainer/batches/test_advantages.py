@@ -26,7 +26,7 @@ def advantages_of(group):
 
 
 def trained_by_grpo(totals, untrainable=(), policy=DEFAULT_POLICY):
-    """Advantages by member of a group whose rewards are ``totals``, from its rewards to what the loss multiplies."""
+    """Returns the advantages that the loss uses, by member of a group whose rewards are ``totals``."""
     state, outputs = None, []
     for name, total in totals.items():
         defects = [Defect.NO_CONSENT] if name in untrainable else []

@@ -59,7 +59,7 @@ def test_passes_hold_every_sequence_once_and_at_most_the_limit(lengths, max_toke
     assert sorted(index for each in passes for index in each) == list(range(len(lengths)))
     for each in passes:
         assert sum(lengths[index] for index in each) <= max_tokens or len(each) == 1
-    for each, following in pairwise(passes):  # none is begun while there is room
+    for each, following in pairwise(passes):  # a pass is begun only if the last one is full
         assert sum(lengths[index] for index in each) + lengths[following[0]] > max_tokens
 
 
@@ -82,7 +82,7 @@ def test_buckets_hold_every_sequence_once_and_are_full_enough(lengths, fill):
         inside = [lengths[index] for index in bucket]
         assert inside[0] == max(inside)
         assert min(inside) >= fill * max(inside)
-    for bucket, following in pairwise(buckets):  # none is begun for what would have fitted
+    for bucket, following in pairwise(buckets):  # a bucket is begun only if the sequence does not fit into the last one
         assert lengths[following[0]] < fill * lengths[bucket[0]]
 
 

@@ -1,4 +1,4 @@
-"""What a step's record keeps is enough to make its batch again."""
+"""A step's record is sufficient to rebuild its batch."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ from tests.trainer.builders import AT, member, segment, training_group, trajecto
 
 
 def group(name, *rewards, untrained=()):
-    """A group in which ``untrained`` rewards counted and were not trained."""
+    """Returns a group in which ``untrained`` rewards counted for the baseline and were not trained."""
     attempts = [trajectory(f"{name}/{i}", segment("cSS"), segment("ccS")) for i in range(len(rewards))]
     members = [member(each, advantage=r, reward=r) for each, r in zip(attempts, rewards, strict=True)]
     resolved = tuple(ResolvedMember(one, each) for one, each in zip(members, attempts, strict=True))

@@ -1,8 +1,8 @@
-"""From an agent's events to the optimiser's passes: each sampled token is trained once, and no other ever.
+"""From an agent's events to the optimiser's passes: each sampled token is trained once, and no other token.
 
-Histories are drawn: calls that extend the context or send it whole, prunes, summaries, templates that write the past
-anew, sub-agents whose policy is frozen or trained, records delivered twice and mixed with other attempts'. They go
-through the real assembler, rewards, groups and admission. Token ids never repeat, so every one says where it came from.
+Histories are generated: calls that extend the context or send all of it, prunes, summaries, templates that rewrite the
+past, sub-agents whose policy is frozen or trained, repeated records mixed with those of other attempts. They pass
+through the real assembler, rewards, groups and admission. Token ids never repeat, so each one identifies its origin.
 """
 
 from array import array
@@ -45,7 +45,7 @@ STEPS = ("extend", "resend", "sample nothing", "prune", "summarise", "drift", "f
 
 @dataclass
 class Attempt:
-    """An agent at work: what it emits, and which tokens it sampled under which version."""
+    """A running agent: its events, and the tokens that it sampled by version."""
 
     name: str
     draw: st.DrawFn
@@ -62,7 +62,7 @@ class Attempt:
         return [next(self.ids) for _ in range(self.draw(st.integers(least, 4)))]
 
     def call(self, context: list[int], *, after: list[int], least=1) -> None:
-        """Ask the model: ``context`` after the exact prefix ``after``."""
+        """Call the model with ``context`` after the exact prefix ``after``."""
         sampled = self.fresh(least)
         cut = self.draw(st.integers(0, len(sampled)))  # new weights may arrive in the middle of a call
         spans = [(2, 0, cut), (3, cut, len(sampled))]
@@ -123,7 +123,7 @@ def logprob_of(token: int) -> float:
 
 @st.composite
 def histories(draw):
-    """Two attempts at a task, all attempts in them, and their records as a partition might hold them."""
+    """Draws two attempts at a task, all attempts in them, and their records in a possible order of a partition."""
     ids, attempts = count(1), []
     for number in range(2):
         attempt = Attempt(f"t{number}", draw, ids)

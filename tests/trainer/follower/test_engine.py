@@ -8,7 +8,7 @@ from tests.trainer.fake_engine import FakeEngine
 
 
 def engine(*answers, attempts=3):
-    """An engine that gives ``answers`` one after the other, and the requests that it saw."""
+    """Returns an engine that gives ``answers`` in sequence, and the requests that it received."""
     left, seen = list(answers), []
 
     def handle(request):

@@ -78,7 +78,7 @@ def policies(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory):
-    """A plugin that leaves the LM head as it is while the file ``forget`` lies beside it, as vLLM itself would."""
+    """A plugin that does not update the LM head while the file ``forget`` is next to it, like vLLM itself."""
     folder = tmp_path_factory.mktemp("plugins")
     (folder / "forgetful.py").write_text(FORGETFUL_PLUGIN)
     installed = folder / "forgetful-1.dist-info"
@@ -122,10 +122,10 @@ class Scene:
         parent = version - 1 if version else None
         manifest = make_manifest(file, run=self.run, version=version, parent=parent, tensors=1, canaries=canaries)
         await upload(store, manifest, file)
-        await self.say(make_pointer(store, manifest, step=version, key=KEY))
+        await self.send(make_pointer(store, manifest, step=version, key=KEY))
 
-    async def say(self, pointer: Weights) -> None:
-        """Write ``pointer`` to the log, as anybody can who may write there."""
+    async def send(self, pointer: Weights) -> None:
+        """Write ``pointer`` to the log, as any client with write access can."""
         message = record_message(pointer, id=uuid7(), key=self.run, source="t", time_ms=0, subject="t")
         async with open_producer(self.bootstrap) as producer:
             await (await send(producer, WEIGHTS, message))
@@ -150,7 +150,7 @@ class Scene:
 
 @pytest.fixture
 def scene(kafka, server, request, tmp_path):
-    server.stamp("default")  # as if it had been restarted: the test before was of another run
+    server.stamp("default")  # as after a restart: the previous test used another run
     return Scene(kafka, request.node.name, server, tmp_path)
 
 
@@ -225,14 +225,14 @@ async def test_what_the_trainer_trains_the_engine_serves(scene, policies, tmp_pa
         assert not await served_as(scene.server, policies[0])
     stop.set()
     await asyncio.wait_for(training, 60)
-    # The trainer does warn: the log-probabilities that it was fed are made up.
+    # The trainer does warn: the log-probabilities in the test's groups are invented.
     assert [alert for alert in await scene.records(ALERTS) if alert.source != "trainer"] == []
 
 
 async def test_weights_silently_omitted_by_a_swap_are_detected_and_the_last_good_version_is_restored(
     scene, policies, tmp_path
 ):
-    # vLLM keeps the old tensors where a checkpoint lacks some, and says nothing.
+    # vLLM silently keeps the old tensors that a checkpoint lacks.
     partial = tmp_path / "partial.safetensors"
     save_file({name: t for name, t in load_file(weights(policies[1])).items() if "layers.2.mlp" not in name}, partial)
     await scene.publish(0, weights(policies[0]), policies[0])
@@ -248,7 +248,7 @@ async def test_weights_silently_omitted_by_a_swap_are_detected_and_the_last_good
     async with following(scene.config):
         await asyncio.sleep(1)  # A restarted follower does not try the bad version again …
         await scene.publish(2, weights(policies[2]), policies[2])
-        await scene.until_applied(0, 0, 2)  # … and is not stuck on it.
+        await scene.until_applied(0, 0, 2)  # … and is not blocked by it.
     assert len(await scene.records(ALERTS)) == 1
 
 
@@ -307,7 +307,7 @@ async def test_forged_versions_raise_alerts_are_never_fetched_and_block_no_valid
     made = make_manifest(file, run=scene.run, version=2**62, parent=2**62 - 1, tensors=1, canaries=canaries)
     await upload(forged_store, made, file)
     thief = SigningKey(Ed25519PrivateKey.generate())
-    # Nor does a refusal that anybody wrote: the follower remembers its own.
+    # A forged refusal has no effect either: the follower stores its own.
     details = {"engine": "engine", "manifest_sha256": honest[0].sha256, "version": 0}
     refusal = Alert(
         run=scene.run, source="anybody", kind=CANARY_MISMATCH, severity=Severity.CRITICAL, message="", details=details
@@ -316,9 +316,9 @@ async def test_forged_versions_raise_alerts_are_never_fetched_and_block_no_valid
         await announcer(producer, scene.config)(ALERTS, refusal, uuid7())
     async with following(scene.config):
         await scene.until_applied(0)
-        await scene.say(make_pointer(forged_store, made, step=2**62, key=thief))
-        await scene.say(make_pointer(forged_store, made, step=2**62, key=thief).model_copy(update={"version": 1}))
-        await scene.say(honest[0].model_copy(update={"version": 1, "parent": 0, "step": 1}))
+        await scene.send(make_pointer(forged_store, made, step=2**62, key=thief))
+        await scene.send(make_pointer(forged_store, made, step=2**62, key=thief).model_copy(update={"version": 1}))
+        await scene.send(honest[0].model_copy(update={"version": 1, "parent": 0, "step": 1}))
         await scene.publish(1, weights(policies[2]), policies[2])
         await scene.until_applied(0, 1)
         assert await served_as(scene.server, policies[2])

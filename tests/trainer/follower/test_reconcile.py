@@ -34,7 +34,7 @@ KEY = SigningKey(Ed25519PrivateKey.generate())
 
 
 class Scene:
-    """A follower of a fake engine, and everything that it announced."""
+    """A follower of a fake engine, and all records that it sent."""
 
     def __init__(self, folder, url=None, run="run", **versions):
         self.folder = folder
@@ -48,7 +48,7 @@ class Scene:
         self.restart(**versions)
 
     def restart(self, known=(), take_over=None, **versions):
-        """A new follower process, on what the old one left behind."""
+        """Start a new follower process on the state of the old one."""
         config = FollowerConfig(
             "", self.run, "http://engine", "engine-1", self.cache, self.store.url, (KEY.public,),
             fetch_attempts=1, keep_versions=2, fetch_patience_s=self.patience_s, take_over=take_over,
@@ -101,7 +101,7 @@ async def test_a_version_is_swapped_in_compared_and_only_then_acknowledged(scene
     assert scene.fake.weights == 1.0
     order = [path for path in scene.fake.requests if path not in ("/weight_info", "/is_paused")]
     assert order == [
-        "/update_weight_version",  # the engine is this run's from here on
+        "/update_weight_version",  # from here on the engine is claimed for this run
         "/inference/v1/generate",
         "/init_weight_transfer_engine",
         "/pause",
@@ -285,7 +285,7 @@ async def test_replayed_versions_of_an_earlier_instance_block_no_version(scene, 
     await scene.follower.reconcile()
     for version in range(400, 500):
         await replay(version)
-    for version in (1, 2):  # while they are waited for …
+    for version in (1, 2):  # while they are retried …
         await scene.follower.consider(await scene.publish(version, learnt=False), "weights-0@500")
         await scene.follower.reconcile()
         now += 1
@@ -295,7 +295,7 @@ async def test_replayed_versions_of_an_earlier_instance_block_no_version(scene, 
         await scene.follower.reconcile()
     assert not scene.follower.missing
     assert len(scene.follower.versions.absent) == 100
-    await replay(450)  # … and once they are given up
+    await replay(450)  # … and once they are marked as absent
     await scene.follower.consider(await scene.publish(3, learnt=False), "weights-0@600")
     await scene.follower.reconcile()
     assert scene.applied() == [0, 1, 2, 3]
@@ -579,7 +579,7 @@ async def test_two_followers_that_find_the_same_fresh_engine_do_not_both_serve_i
 
     started = []
 
-    def meanwhile():  # the first is asked its canaries, and has swapped nothing yet
+    def meanwhile():  # the first follower scores canaries, before its swap
         scene.fake.failing.clear()
         started.append(asyncio.get_running_loop().create_task(second.follower.reconcile()))
 
@@ -669,7 +669,7 @@ async def test_a_version_on_s3_is_not_refused_for_errors_of_its_store(s3, tmp_pa
             bucket.rename(hidden)
         else:
             patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-            scene.follower.store = None  # credentials are read where the store is opened
+            scene.follower.store = None  # credentials are read when the store is opened
         await scene.follower.reconcile()
         assert scene.follower.failing_since is not None
     if trouble == "no server":

@@ -1,4 +1,4 @@
-"""Which records of ``weights`` a follower acts on, attack by attack."""
+"""Which records of ``weights`` a follower trusts, attack by attack."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -32,7 +32,7 @@ def honest(version, *, key=KEY, run="run", content="a", **changed):
 
 
 def knowing(*versions):
-    """Versions that were fetched."""
+    """Returns known versions that were all fetched."""
     known = KnownVersions()
     for version in versions:
         known = mark_fetched(add_version(known, honest(version)), honest(version))
@@ -47,7 +47,7 @@ def test_the_next_version_and_a_repeated_record_are_trusted():
     assert problem(honest(3)) is None
     assert problem(honest(1)) is None
     assert problem(honest(0), KnownVersions()) is None
-    assert problem(honest(700), KnownVersions()) is None  # retention has taken the records before
+    assert problem(honest(700), KnownVersions()) is None  # the records before have expired
     assert problem(honest(3), store_url=STORE + "/") is None
 
 
@@ -132,7 +132,7 @@ def test_another_manifest_of_a_known_version_and_late_versions_are_refused():
 
 
 def test_a_version_that_was_not_fetched_outranks_nothing():
-    # Signed in an earlier life of the run, under the same key, and replayed.
+    # Signed by an earlier instance of the run, with the same key, and replayed.
     replayed = add_version(knowing(0, 1, 2), honest(500, content="b"))
     assert problem(honest(3, content="c"), replayed) is None
     assert problem(honest(500, content="c"), replayed) is None
@@ -151,7 +151,7 @@ def test_a_record_that_was_changed_anywhere_is_refused(data):
 
 @pytest.fixture
 def follower(tmp_path):
-    """With what it announced."""
+    """Returns a follower, and the records that it sends."""
     announced = []
 
     async def announce(topic, record, id):
@@ -192,7 +192,7 @@ async def test_a_thousand_forged_records_raise_ten_alerts(follower):
 
 
 async def test_a_signed_version_after_a_gap_is_followed_and_the_gap_is_reported(follower):
-    # The records between may be unreadable, or past their retention: to wait for them would be to wait for ever.
+    # The records in between may be unreadable or expired, so waiting for them might never end.
     made, announced = follower
     for version in (3, 7, 8):
         await made.consider(honest(version), f"weights-0@{version}")

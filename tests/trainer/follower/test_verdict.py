@@ -1,7 +1,7 @@
-"""What is believed of a swap, on an engine that rounds as bfloat16 does: real forward passes, resampled.
+"""Verdicts on swaps of an engine that rounds to bfloat16: real forward passes, resampled.
 
 The engine is Hugging Face's model in bfloat16, the trainer's log-probabilities are those of the published weights in
-float32. Versions lie one AdamW step at a learning rate of 1e-6 apart, or more, and are rounded for publishing.
+float32. Versions are at least one AdamW step at a learning rate of 1e-6 apart, and are rounded for publishing.
 """
 
 import copy
@@ -22,7 +22,7 @@ FLOAT32 = {"tolerance": 0.02, "noise": 1e-3}
 
 @dataclasses.dataclass
 class Version:
-    """A published version as trainer and engine see it."""
+    """A published version, with the trainer's and the engine's log-probabilities."""
 
     exact: np.ndarray
     engine: np.ndarray
@@ -60,7 +60,7 @@ class Steps:
 
 
 def a_step(learning_rate):
-    """Two versions that one step lies between, a few steps into a run."""
+    """Two versions one step apart, a few steps into a run."""
     steps = Steps(learning_rate)
     steps.step()
     old = steps.published()
@@ -79,7 +79,7 @@ def large_step():
 
 
 def judged(old, new, served, rng, *, own_noise, exact=True, usual=None, bounds=BOUNDS, known=True):
-    """The verdicts of ``TIMES`` swaps after which the engine answers ``served``, each about sequences of its own."""
+    """Returns the verdicts on ``TIMES`` swaps after which the engine serves ``served``, each on its own sequences."""
     verdicts = []
     for _ in range(TIMES):
         drawn = rng.choice(SEQUENCES, DRAWN, replace=False)
@@ -164,7 +164,7 @@ def test_in_float32_a_good_swap_is_accepted_and_empty_or_headless_ones_are_refus
     assert believed(new.exact) == (True, SwapEvidence.POSITION)
     assert not believed(old.exact)[0]
     if learning_rate == 1e-3:  # at 1e-6 the head moves less than a tenth of all
-        half = copy.deepcopy(new.model)  # its head is tied to its embeddings: an engine's packed copy may stay behind
+        half = copy.deepcopy(new.model)  # head tied to its embeddings: the packed copy may be old
         half.get_output_embeddings().weight = torch.nn.Parameter(
             old.model.get_output_embeddings().weight.detach().clone()
         )

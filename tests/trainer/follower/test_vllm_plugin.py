@@ -22,7 +22,7 @@ pytestmark = pytest.mark.vllm
 RUN = "run"
 
 TOKENS = 1000
-"""Of an answer: a few seconds in which weights are swapped; with its prompt it fits into the model's length."""
+"""Tokens of an answer: it takes a few seconds, enough for a swap, and fits into the model's length."""
 
 PROMPTS = [list(range(5, 45)), list(range(100, 220))]
 
@@ -72,9 +72,9 @@ async def test_after_a_swap_the_engine_answers_as_the_new_weights_do(server, pol
 
 
 def answers_across_a_swap(server: Server, policies: list[Path]) -> list[tuple[int, Any]]:
-    """What four requests were answered that began under version 0 and ended under version 1, by their first tokens.
+    """Returns the answers to four requests that began under version 0 and ended under version 1, by their first tokens.
 
-    On a busy machine one may be answered before all are under way, or before the swap: then they are asked again.
+    On a busy machine one may end before all have begun, or before the swap: then all are repeated.
     """
     for _ in range(6):
         asyncio.run(swap_in(server, 0, policies[0]))
@@ -149,7 +149,7 @@ async def test_a_refused_file_leaves_an_engine_that_serves_and_names_no_version(
         assert not await engine.is_paused()
         assert await engine.served() == unverified_stamp(RUN)
     assert len(server.generate([5, 6], max_tokens=5, ignore_eos=True)["token_ids"]) == 5
-    # Whatever was refused, the next good version makes the engine whole.
+    # After any refusal, the next good version is loaded completely.
     await swap_in(server, 1, policies[1])
     expected = [forward_logprobs(policies[1], prompt) for prompt in PROMPTS]
     assert max(differences(await scores(server), expected)) < 1e-4

@@ -10,7 +10,7 @@ from headrace.trainer.learning.metric_registry import METRICS
 
 
 def alerts_of(values, settings=None, *, metric="kl_k3"):
-    """Steps at which an alarm of ``metric`` was raised, one value a step; ``None`` is a step without it."""
+    """Returns the steps at which an alarm of ``metric`` is raised; one value per step, ``None``: a step without it."""
     raised, found = {}, []
     for step, value in enumerate(values, 1):
         metrics = {} if value is None else {metric: value}

@@ -1,4 +1,4 @@
-"""Every number that a step says is declared: name, unit, meaning, threshold."""
+"""Every metric that a step publishes is declared: name, unit, meaning, threshold."""
 
 from dataclasses import replace
 from pathlib import Path

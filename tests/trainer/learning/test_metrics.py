@@ -52,7 +52,7 @@ def test_the_engines_mismatch_is_measured_on_fresh_tokens_only():
 
 
 def every_token(policy, sampler, reference):
-    """Mean over tokens that occur as often as the ``sampler`` samples them: its expectation, without noise."""
+    """Returns the mean over tokens that occur as often as ``sampler`` samples them: an expectation without noise."""
     counts = np.round(np.asarray(sampler) * 1000).astype(int)
     columns = (
         np.repeat(np.log(np.asarray(each, np.float64)), counts).astype(np.float32)

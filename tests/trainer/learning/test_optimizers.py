@@ -104,7 +104,7 @@ def test_a_restored_state_continues_bit_identically(name):
     resumed.restore(tensors)
     found = moved(second, resumed, range(2, 5))
     assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
-    # The state that was taken up is the optimiser's own: going on did not write into it.
+    # The optimiser copied the restored state: its next steps did not write into it.
     assert all(float(tensor) == 2.0 for key, tensor in tensors.items() if key.startswith("step/"))
 
 

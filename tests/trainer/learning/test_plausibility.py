@@ -1,4 +1,4 @@
-"""Whose recorded log-probabilities are believed: honest ones however stale, and no others."""
+"""Which recorded log-probabilities are plausible: correct ones however stale, and no others."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_log_probabilities_recorded_too_high_are_implausible_for_fresh_tokens():
     before = of_tokens(behaviour, sampled(rng, behaviour, 10))
     assert found(before, np.zeros_like(before), lag=0) == tuple(range(10))
     assert found(before, np.zeros_like(before), lag=0, too_high=None) == ()
-    assert found(before, np.zeros_like(before), lag=1) == ()  # a policy may have moved any way; its ratio is small
+    assert found(before, np.zeros_like(before), lag=1) == ()  # a policy may have moved far; the ratio is small
 
 
 def test_a_policy_that_gives_nan_is_no_evidence_against_a_record():

@@ -1,4 +1,4 @@
-"""A learner that is taken up from what it wrote goes on as if it had never stopped, whatever its settings."""
+"""A learner restored from its checkpoint continues bit-identically, whatever its settings."""
 
 from dataclasses import replace
 
@@ -136,7 +136,7 @@ def test_adapters_of_another_base_model_are_refused(tmp_path):
 
 
 def test_a_bfloat16_run_learns_what_a_float32_run_does(tmp_path):
-    """At 1e-5 a step, below the last place of bfloat16 weights: the same way, and most of its length."""
+    """At 1e-5 a step, below the last place of bfloat16 weights: in the same direction, and most of the distance."""
     base = write_model(tmp_path / "base", "qwen3", dtype=torch.bfloat16)
     learners = [
         opened(config_of(base, optimizer=OptimizerSettings(learning_rate=1e-5), dtype=dtype))

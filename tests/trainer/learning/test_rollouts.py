@@ -8,7 +8,7 @@ from headrace.trainer.learning.rollouts import added, rollout_metrics
 
 
 def test_means_and_shares_are_over_all_rollouts_and_groups():
-    # Ten groups of four: five formed with a mean of 0.5, three all success, one all fail, one where all have 0.5.
+    # Ten groups of four: five formed with a mean of 0.5, three all success, one all fail, one all 0.5.
     counts = RolloutCounts(
         scored=40, reward_sum=20 * 0.5 + 12 + 0 + 4 * 0.5, groups=10, all_success=3, all_fail=1, all_equal=1
     )

@@ -1,4 +1,4 @@
-"""Builders: tokens of trajectories as columns, and what the loss of a whole update says of them."""
+"""Builders of trajectories' tokens as columns, and the evaluation of a loss on a whole update."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ UNCORRECTED = CorrectionSettings()
 
 
 class Token(NamedTuple):
-    """A sampled token: its log-probability under the policy, under the one that sampled, under the one before."""
+    """A sampled token: its log-probability under the policy, the behaviour policy, and the policy before the step."""
 
     logprob: float
     behaviour: float
@@ -36,11 +36,11 @@ def at_ratio(ratio: float, advantage: float = 1.0, *, prox_ratio: float = 1.0, l
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What a loss said."""
+    """The result of a loss."""
 
     loss: float
     gradient: list[float]
-    """By the tokens' log-probabilities, in the order given."""
+    """Gradient by the tokens' log-probabilities, in the given order."""
     clipped: dict[str, int]
     metrics: dict[str, float]
 

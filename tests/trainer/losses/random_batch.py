@@ -9,9 +9,9 @@ class RandomBatch(NamedTuple):
     """Axis legend: B answers, L tokens of the longest."""
 
     logprobs: np.ndarray
-    """(B, L) float32 under the policy that is trained."""
+    """(B, L) float32 under the trained policy."""
     behaviour: np.ndarray
-    """(B, L) float32 under the policy that sampled."""
+    """(B, L) float32 under the behaviour policy."""
     prox: np.ndarray
     """(B, L) float32 under the policy before the step."""
     advantages: np.ndarray

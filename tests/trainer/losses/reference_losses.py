@@ -3,7 +3,7 @@
 python -m tests.trainer.losses.reference_losses FOLDER CASES.json RESULTS.json
 
 A case names the reference, the seed and options; its result is the loss and its gradient by the real tokens'
-log-probabilities. Nothing of the references is changed: TRL's trainer is given the model's answers instead of a model.
+log-probabilities. The references are not modified: TRL's trainer gets a model's outputs instead of a model.
 """
 
 import json
@@ -145,7 +145,7 @@ def verl_penalised(rewards: list[float], logprobs: list[float], reference: list[
 
 
 def evaluate(case: dict[str, Any]) -> dict[str, Any]:
-    """The reference's answer to a case."""
+    """Returns the reference's result for a case."""
     if case["reference"] in ("verl_advantages", "verl_penalised"):
         return {"values": globals()[case["reference"]](**case["options"])}
     batch = random_batch(case["seed"], spread=case["spread"])
@@ -157,7 +157,7 @@ def evaluate(case: dict[str, Any]) -> dict[str, Any]:
         kept = verl_mask(prox - behaviour, mask, **case["options"])
         return {"values": kept[mask].bool().tolist()}
     weights = None if case["weights"] is None else verl_weights(prox - behaviour, mask, **case["weights"])
-    if weights is not None and case["masked"]:  # verl divides by what is kept where its rejection is given the bounds
+    if weights is not None and case["masked"]:  # verl divides by the kept tokens if its rejection gets the bounds
         mask = mask & (weights > 0)
     anchor = behaviour if weights is None and not case["proximal"] else prox
     references = {"trl": trl_loss, "verl": verl_loss}
@@ -168,7 +168,7 @@ def evaluate(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(folder: str, cases: str, results: str) -> None:
-    """Answer every case of a file with what is installed in ``folder``."""
+    """Compute every case of a file with the references in ``folder``."""
     sys.path.append(folder)  # at the end: it brings a package named tests
     answers = [evaluate(case) for case in json.loads(Path(cases).read_text())]
     Path(results).write_text(json.dumps(answers))

@@ -17,7 +17,7 @@ def test_as_a_loss_k1_has_no_gradient_on_average_over_the_policys_own_samples():
     mean_k1 = (logprobs.exp().detach() * (logprobs - reference)).sum()  # every action, as often as it is sampled
     (gradient,) = torch.autograd.grad(mean_k1, logits)
     assert gradient.abs().max() < 1e-15
-    # One sample alone has a gradient: it is noise that averages out.
+    # A single sample has a gradient: noise that averages out.
     (noise,) = torch.autograd.grad(logits.log_softmax(-1)[3] - reference[3], logits)
     assert noise.abs().max() > 0.1
 

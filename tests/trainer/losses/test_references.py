@@ -1,7 +1,7 @@
-"""headrace's losses beside TRL's and verl's, as published on the package index, on random batches in float32.
+"""headrace's losses compared with those of TRL and verl, as released, on random batches in float32.
 
-The references are installed once, without their dependencies, into a folder of the cache, and answer all cases in one
-process of their own: their imports would change what transformers does in this one.
+The references are installed once, without their dependencies, into a folder of the cache, and compute all cases in one
+process of their own, because their imports would change transformers' behaviour in this one.
 """
 
 import json
@@ -25,7 +25,7 @@ SEEDS = range(3)
 
 
 class Case:
-    """A loss of ours, with the reference that must say the same."""
+    """A loss of headrace, with the reference that must agree."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ CASES = {
     ),
 }  # fmt: skip
 
-# Where we differ on purpose, and what the reference says.
+# Intended differences, with the reference's results.
 DIFFERENT = {
     "trl divides by all answers": Case(
         "dr_grpo", {}, "trl", {"loss_type": "dr_grpo"}, correction=MASK, weights={"threshold": "0.7_1.4"}
@@ -159,7 +159,7 @@ GEOMETRIC = {"kind": "seq_mean_k1", "threshold": "0.93_1.08"}
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What the references say, by case and seed."""
+    """Results of the references, by case and seed."""
     asked = {(name, seed): case.asked | {"seed": seed} for name, case in (CASES | DIFFERENT).items() for seed in SEEDS}
     for seed in SEEDS:
         asked["geometric", seed] = {"reference": "verl_mask", "options": GEOMETRIC, "seed": seed, "spread": 0.3}

@@ -1,4 +1,4 @@
-"""Which architectures are right when packed is held here; what is not in the table is refused or warned of."""
+"""Packed training is correct for the tested architectures; others are refused or logged with a warning."""
 
 import logging
 
@@ -38,7 +38,7 @@ def test_packed_logprobs_and_gradients_are_the_plain_models(directory):
     model, plain = load_model(directory), plain_model(directory)
     found, expected = token_logprobs(model, pack(sequences)).logprobs, each_alone(plain, sequences)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
-    assert expected.std() > 0.2  # weights that say nothing would agree whatever is computed
+    assert expected.std() > 0.2  # with uniform outputs any computation would agree
     found.sum().backward()
     expected.sum().backward()
     for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
@@ -111,7 +111,7 @@ def test_unsupported_models_are_refused_with_their_reason(tmp_path, model_type, 
 
 
 def test_an_unknown_obstacle_fails_the_trial(tmp_path, monkeypatch):
-    # Without the sentence about soft caps the model is loaded, and its own numbers speak.
+    # Without the check for soft caps the model is loaded, and the trial detects them.
     monkeypatch.setattr("headrace.trainer.model.load.obstacles", lambda config: [])
     with pytest.raises(UnsupportedModel, match="soft caps"):
         load_model(write_model(tmp_path / "a", "gemma2"))

@@ -10,7 +10,7 @@ from headrace.trainer.model.head import head_logprobs
 
 
 class Memory(TorchDispatchMode):
-    """Elements of the largest tensor that any operation made, and bytes of all storages at their peak."""
+    """Records the elements of the largest tensor of any operation, and the peak bytes of all storages."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ def head(tokens, width, vocabulary, *, dtype=torch.float32, bias=False, seed=0):
 
 
 def by_definition(hidden, labels, weight, bias):
-    """Float64 from logits of all tokens."""
+    """Returns the definition's values, in float64 from the logits of all tokens."""
     logits = hidden.double() @ weight.double().t() + (0 if bias is None else bias.double())
     logprobs = logits.log_softmax(-1)
     return logprobs.gather(1, labels[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
@@ -84,7 +84,7 @@ def test_weights_in_16_bits_give_log_probabilities_in_32():
     logprobs, entropy = head_logprobs(hidden, labels, weight, max_logits=5000)
     expected, _ = by_definition(hidden, labels, weight, None)
     assert (logprobs.dtype, entropy.dtype) == (torch.float32, torch.float32)
-    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=1e-4)  # bfloat16 would be 0.1 off
+    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=1e-4)  # bfloat16 would be wrong by 0.1
     logprobs.backward(upstream)
     assert (hidden.grad.dtype, weight.grad.dtype) == (torch.bfloat16, torch.bfloat16)
 
@@ -122,7 +122,7 @@ def test_a_deterministic_distribution_has_no_entropy():
 @pytest.mark.parametrize("bias", [False, True], ids=["without bias", "with bias"])
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_each_row_has_its_temperature_forward_and_backward(rows, bias):
-    """Against the definition in float64, and against TRL's way: all logits, divided, then softmax, in one graph."""
+    """Compared with the definition in float64, and with TRL: all logits, divided, then softmax, in one graph."""
     hidden, labels, weight, offsets, upstream = head(7, 8, 30, bias=bias)
     temperatures = torch.tensor([0.6, 1.0, 1.3, 0.6, 2.0, 0.01, 1.0])
     found, entropy = head_logprobs(hidden, labels, weight, offsets, temperatures, max_logits=30 * rows)

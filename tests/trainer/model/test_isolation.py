@@ -1,4 +1,4 @@
-"""A sequence of a pack does not know that there are others: whatever they say, its numbers are the same bits."""
+"""Packed sequences are isolated: the results of one are bit-identical whatever the others contain."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.trainer.builders import tiny_model
 VOCABULARY = 50
 
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-"""What ``scaled_dot_product_attention`` may run on a CPU."""
+"""Kernels that ``scaled_dot_product_attention`` may use on a CPU."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def models(tmp_path_factory):
 
 @st.composite
 def perturbed_packs(draw):
-    """Sequences, one of them to be watched, and the same with some tokens of the others changed."""
+    """Draws sequences, one of which is observed, and the same with some tokens of the others changed."""
     lengths = draw(st.lists(st.integers(2, 30), min_size=2, max_size=6))
     watched = draw(st.integers(0, len(lengths) - 1))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -40,7 +40,7 @@ def perturbed_packs(draw):
 
 
 def numbers_of(model, sequences, watched, *, max_logits):
-    """The watched sequence's log-probabilities and entropies, and the gradient of its loss by every parameter."""
+    """Returns the observed sequence's log-probabilities and entropies, and its loss's gradient by every parameter."""
     packed = pack([(ids, [0] + [1] * (len(ids) - 1)) for ids in sequences])
     start, end = packed.cu_seqlens[watched], packed.cu_seqlens[watched + 1]
     own = np.flatnonzero((packed.targets >= start) & (packed.targets < end))
@@ -74,7 +74,7 @@ def test_changing_an_own_token_changes_them(models):
     before, after = [np.arange(9), np.arange(12)], [np.arange(9), np.arange(12)]
     after[1][3] = 40
     first, second = (numbers_of(models["float32"], sequences, 1, max_logits=10**6) for sequences in (before, after))
-    assert torch.equal(first[0][:2], second[0][:2])  # what stands before the change
+    assert torch.equal(first[0][:2], second[0][:2])  # tokens before the change
     assert not torch.isclose(first[0][2:], second[0][2:]).any()
     assert not any(torch.equal(one, other) for one, other in zip(first[2], second[2], strict=True))
 
@@ -87,5 +87,5 @@ def test_the_gpus_kernel_keeps_neighbours_apart_too(models, pack):
     model = models["bfloat16"].to("cuda")
     first, second = (numbers_of(model, sequences, watched, max_logits=10**6) for sequences in (before, after))
     assert torch.equal(first[0], second[0])
-    for one, other in zip(first[2], second[2], strict=True):  # its backward adds in no fixed order
+    for one, other in zip(first[2], second[2], strict=True):  # its backward pass sums in no fixed order
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)

@@ -1,4 +1,4 @@
-"""What a GPU computes with, as far as it shows without one: which kernel is chosen, and that a compiler keeps it."""
+"""Kernels of a GPU, as far as testable without one: which kernel is chosen, and that a compiler keeps it."""
 
 import sys
 

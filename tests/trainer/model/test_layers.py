@@ -59,7 +59,7 @@ def test_a_model_without_marked_layers_is_refused():
 
 
 def test_layers_are_compiled_around_their_attention(tmp_path, monkeypatch):
-    # The compiler's own time is not spent here: its tracing is, which is where a model breaks it.
+    # Traces without compiling, because tracing is what a model can break.
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda forward, **options: compiled(forward, backend="eager", **options))
     directory = write_model(tmp_path, "qwen3")

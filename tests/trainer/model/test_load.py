@@ -21,7 +21,7 @@ def model(directory):
 
 
 def reference(directory, sequences):
-    """Each sequence alone through the unmodified model."""
+    """Returns the results of each sequence alone by the unmodified model."""
     plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     logprobs = []
     for ids, mask in sequences:

@@ -27,7 +27,7 @@ def trainable(model):
 
 
 def train(model):
-    """Adapters as after some training."""
+    """Set adapters to values as after some training."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in trainable(model).values():
@@ -121,7 +121,7 @@ def test_adapters_of_frozen_bfloat16_weights_are_float32(tmp_path):
 
 
 def test_in_bfloat16_adapters_compute_as_they_are_published_and_only_while_that_is_asked_for(tmp_path):
-    """Beside its weight an adapter rounds otherwise than merged into it."""
+    """A separate adapter rounds differently from a merged one."""
     model = adapted(write_model(tmp_path / "base", "llama", dtype=torch.bfloat16), dtype="bfloat16")
     train(model)
     published(model, tmp_path / "trained", torch.bfloat16)

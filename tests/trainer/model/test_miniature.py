@@ -1,4 +1,4 @@
-"""The miniature is small, reproducible, and leaves the caller's random numbers alone."""
+"""The miniature is small and reproducible, and does not change the caller's random state."""
 
 import torch
 

@@ -1,7 +1,7 @@
-"""What a rank does in ``test_cut_off``: ``torchrun -m tests.trainer.parallel.cut_off KAFKA PID FOLDER``.
+"""The ranks of ``test_cut_off``: ``torchrun -m tests.trainer.parallel.cut_off KAFKA PID FOLDER``.
 
-Both ranks train one run after the other from the log. While version 2 of ``away`` is announced, rank 0 freezes the
-broker, whose process is ``PID``, and says so.
+Both ranks train runs in sequence from the log. While version 2 of ``away`` is announced, rank 0 freezes the broker,
+whose process is ``PID``, and reports it.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect
 from headrace.trainer.parallel.ranks import join_ranks
 from headrace.trainer.retries.retry import OutageSettings
-from tests.trainer.lives import train_until, trainer_config
+from tests.trainer.running import train_until, trainer_config
 
 RUNS = ("calm", "away")
 STEPS = 3
 TIMEOUT_S = 15.0
-"""After which a rank that does not answer is given up."""
+"""Timeout of ranks, in seconds."""
 OUTAGES = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=1.0, answer_s=2.0)
 FROZEN = "the broker is frozen"
 

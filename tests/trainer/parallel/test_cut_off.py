@@ -1,4 +1,4 @@
-"""A broker that is away for longer than ranks wait for one another: rank 0 waits for it, and the others for rank 0."""
+"""A broker that is unavailable for longer than the ranks' timeout: rank 0 retries, and the others wait for rank 0."""
 
 import asyncio
 import os
@@ -12,9 +12,9 @@ from headrace.schemas.topics import ALERTS, STEPS, WEIGHTS
 from headrace.trainer.checkpoints.checkpoint import load_newest
 from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records
-from tests.trainer.lives import payloads
 from tests.trainer.parallel import cut_off
 from tests.trainer.parallel.torchrun import start_torchrun
+from tests.trainer.running import payloads
 
 pytestmark = pytest.mark.kafka
 
@@ -22,7 +22,7 @@ AWAY_S = 1.5 * cut_off.TIMEOUT_S
 
 
 async def said(kafka, run):
-    """What the log has of ``run``, without its name and times."""
+    """Returns the records of ``run`` without its name and times."""
     steps = payloads(await records(kafka, STEPS, run))
     return (
         [(step.step, step.data_sha256, [group.group_id.removeprefix(run) for group in step.groups]) for step in steps],

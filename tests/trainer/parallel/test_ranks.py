@@ -1,8 +1,8 @@
-"""Jobs of one, two and four ranks on gloo, over the loopback: what they learn, write and survive is the same.
+"""Jobs of one, two and four ranks on gloo, over the loopback, learn and write the same and handle the same failures.
 
-Tolerance after three steps, in which weights move by 3e-3 and more: in float32, where a sum over ranks has another
+Tolerance after three steps, in which weights move by at least 3e-3: in float32, in which a sum over ranks has another
 order than one over passes, weights agree to 1e-5 and metrics to 1e-4 of their value. Muon orthogonalises in bfloat16,
-which makes one rounding error of a gradient a hundred. In bfloat16 a published weight may round the other way.
+which multiplies a gradient's rounding error by a hundred. In bfloat16 a published weight may round the other way.
 """
 
 import json
@@ -20,8 +20,8 @@ from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import make_prompts
 from tests.trainer.builders import tiny_model
-from tests.trainer.parallel import at_work
-from tests.trainer.parallel.at_work import CASES, IDLE, LOST_S, config_of
+from tests.trainer.parallel import rank_jobs
+from tests.trainer.parallel.rank_jobs import CASES, IDLE, LOST_S, config_of
 
 WEIGHTS, METRICS = 1e-5, 1e-4
 ROUNDED = {"muon": 5e-4, "bfloat16": 8e-3, "adapters on bfloat16": 8e-3}
@@ -36,10 +36,10 @@ where adapters on bfloat16 also have an importance correction, and 0.77 at least
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     tiny_model(folder / "base")
-    # Forked from one process that has imported torch: that takes longer than all that follows.
+    # Forked from one process that has imported torch, which takes longer than the tests.
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["tests.trainer.parallel.at_work"])
-    ranks = [processes.Process(target=at_work.main, args=(str(folder), rank)) for rank in range(4)]
+    processes.set_forkserver_preload(["tests.trainer.parallel.rank_jobs"])
+    ranks = [processes.Process(target=rank_jobs.main, args=(str(folder), rank)) for rank in range(4)]
     for rank in ranks:
         rank.start()
     for rank in ranks[:3]:
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    """What each job found, by its number of ranks."""
+    """The results of each job, by its number of ranks."""
     return {count: json.loads((folder / f"{round_}.json").read_text()) for round_, count in ((0, 1), (1, 4), (2, 2))}
 
 
@@ -63,7 +63,7 @@ def weights(folder, name):
 
 
 def moved(folder, case, name):
-    """How far the weights that are trained, float32 in every case, came from where they began, end to end."""
+    """Returns the movement of the trained weights, float32 in every case, as one vector."""
     config = config_of(folder, **CASES[case])
     learnt, begun = (
         resume_learner(config.learner, checkpoint).model.state_dict() for checkpoint in (folder / name, None)
@@ -72,7 +72,7 @@ def moved(folder, case, name):
 
 
 def astray(folder, case, name):
-    """Distance between where the job ``name`` and one rank alone moved the weights, in lengths of the latter's way."""
+    """Returns the distance between the movements of job ``name`` and of a single rank, relative to the latter."""
     alone = moved(folder, case, f"{case} on 1")
     return float((moved(folder, case, name) - alone).norm() / alone.norm())
 
@@ -105,7 +105,7 @@ def test_the_comparison_detects_a_rank_without_gradients(folder, case, count):
 
 @pytest.mark.parametrize(("case", "count"), list(product(CASES, (1, 2, 4))))
 def test_canaries_equal_the_log_probabilities_of_the_published_directory(folder, found, case, count):
-    """To the last bits of float32, whatever type is served and however adapters were merged."""
+    """To the last bits of float32, for every served type and with merged adapters."""
     canaries = found[count][f"{case}: canaries"]
     dtype = CASES[case].get("dtype", "float32")
     prompts = make_prompts(50, 7) if dtype == "float32" else make_prompts(50, 7, count=64, length=64)

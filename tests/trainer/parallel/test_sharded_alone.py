@@ -1,4 +1,4 @@
-"""One process can run what several ranks run: the sharded policy, alone, learns what the whole one learns."""
+"""A single process can run the sharded policy of several ranks, and learns the same as with the whole one."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def config_of(folder, *, shard_alone, dtype):
 
 
 def trained(folder, *, shard_alone, dtype, begin=None):
-    """A learner after two steps, or after another one from the checkpoint ``begin``; what the last step measured."""
+    """Returns a learner after two steps, or after one from the checkpoint ``begin``, and the last step's metrics."""
     learner = resume_learner(config_of(folder, shard_alone=shard_alone, dtype=dtype).learner, begin)
     metrics = {}
     for seed in (0, 1) if begin is None else (2,):

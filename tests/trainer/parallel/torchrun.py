@@ -1,4 +1,4 @@
-"""Starting a job as a person does: ``torchrun`` with ranks on this machine."""
+"""Starts a job with ``torchrun``, with ranks on this machine."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from headrace.deploy.system.ports import free_port
 
 
 async def start_torchrun(ranks: int, module: str, *arguments: str) -> asyncio.subprocess.Process:
-    """``torchrun --nproc-per-node RANKS -m MODULE …`` in a session of its own; what all of it says comes as stdout."""
+    """Start ``torchrun --nproc-per-node RANKS -m MODULE …`` in a session of its own; all output goes to stdout."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
         "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-m", module, *arguments,

@@ -1,4 +1,4 @@
-"""A trainer's progress as a scraper sees it."""
+"""A trainer's progress as exported metrics."""
 
 import pytest
 from opentelemetry.exporter.prometheus import PrometheusMetricReader

@@ -1,4 +1,4 @@
-"""What usually takes how long, when the next weights come, and what holds the trainer up."""
+"""The usual duration of phases, the estimate of the next weights, and the bottleneck."""
 
 import pytest
 from hypothesis import given
@@ -24,9 +24,9 @@ def test_the_newest_steps_count_most():
         (Phase.WAITING, 4.0, 0, 11.0),
         (Phase.WAITING, 4.0, 4, 19.0),  # four groups in 4 s: twelve more in 12 s, then 7 s of work
         (Phase.TRAINING, 1.0, 16, 6.0),
-        (Phase.TRAINING, 9.0, 16, 3.0),  # late already: training can end any moment
+        (Phase.TRAINING, 9.0, 16, 3.0),  # overdue: training can end at any moment
         (Phase.PUBLISHING, 0.5, 16, 1.5),
-        (Phase.WAITING, 60.0, 0, None),  # should have come long ago
+        (Phase.WAITING, 60.0, 0, None),  # long overdue
         (Phase.STARTING, 1.0, 0, None),
         (Phase.DONE, 1.0, 0, None),
     ],

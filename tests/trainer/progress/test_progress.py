@@ -1,4 +1,4 @@
-"""Progress as the loop keeps it, and what watchers make of it."""
+"""Progress as the loop records it, and the watchers' output."""
 
 import io
 import logging
@@ -125,7 +125,7 @@ def test_a_value_beyond_its_threshold_is_a_warning(clock, caplog):
         "effective_sample_size": "effective_sample_size 0.21 (below 0.3)"
     }
     progress = Progress([Lines()], clock=clock)
-    for step, chi2 in enumerate((3.5, 4.5, 0.5, 2.5), 1):  # said when it begins, and when it begins again
+    for step, chi2 in enumerate((3.5, 4.5, 0.5, 2.5), 1):  # logged when it begins, and when it begins again
         run_step(progress, clock, step, metrics=METRICS | {"chi2": chi2})
     assert [line for line in caplog.messages if "chi2" in line] == [
         "step 1: chi2 3.5 (above 1)",

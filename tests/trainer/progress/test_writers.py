@@ -1,4 +1,4 @@
-"""TensorBoard and W&B get a step's metrics; a writer that fails harms nobody."""
+"""TensorBoard and W&B receive a step's metrics; a failing writer affects nothing else."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""A short history in memory: groups, what was trained of them at which step, and where everything stands."""
+"""A short history in memory: groups, the steps that trained them, and the places of all records."""
 
 import random
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from tests.trainer.builders import member, segment, training_group, trajectory
 
 @dataclass
 class History:
-    """What the topics hold, by place."""
+    """The topics' records, by place."""
 
     run: str = "run"
     trajectories: dict[tuple[int, int], Trajectory] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class History:
         return record, place
 
     def train(self, rng: random.Random, groups: int = 2, *, recipe: BatchRecipe | None = None, **labels: str) -> Step:
-        """The next step, on fresh groups of which not every member was admitted."""
+        """Make the next step, on new groups of which some members were not admitted."""
         number = len(self.steps) + 1
         admitted = []
         for record, place in [self.group(rng, rng.randint(1, 4), **labels) for _ in range(groups)]:

@@ -1,4 +1,4 @@
-"""A rebuilt batch on disk is what was trained."""
+"""A rebuilt batch on disk equals the trained one."""
 
 import json
 import random

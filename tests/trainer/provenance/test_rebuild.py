@@ -1,4 +1,4 @@
-"""A step's batch is made again from what the step names, or it is said what differs or is missing."""
+"""A step's batch is rebuilt from the records that the step names; differences and missing records are reported."""
 
 import random
 

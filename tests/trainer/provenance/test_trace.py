@@ -1,4 +1,4 @@
-"""The trace of a trajectory says its fate, and every version that it is in."""
+"""The trace of a trajectory gives its fate, and every version that it influenced."""
 
 import random
 
@@ -24,7 +24,7 @@ def history():
 
 
 def found(trace, history, name):
-    """``trace`` with everything of ``name`` that a history has."""
+    """Returns ``trace`` with all records of a history about ``name``."""
     graph = version_graph(history.weights, history.run)
     places = enumerate(history.steps)
     steps = [trained_in(Found((0, number), step), name, graph) for number, step in places]

@@ -1,4 +1,4 @@
-"""What a version was trained on: every trajectory of every step on the way to it, and shares that sum up to 1."""
+"""The lineage of a version: every trajectory of every step that led to it, and shares that sum to 1."""
 
 import random
 

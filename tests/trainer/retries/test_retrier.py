@@ -1,4 +1,4 @@
-"""Who learns of an outage, and when."""
+"""Reports of outages, in progress and as alerts."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ QUICK = OutageSettings(first_wait_s=0.001, longest_wait_s=0.002, alert_after_s=0
 
 
 class Announcer:
-    """Stands in for the one on the log, which is away for so many calls."""
+    """A fake announcer, unavailable for a number of calls."""
 
     def __init__(self, away=0):
         self.away, self.published = away, []
@@ -31,8 +31,8 @@ class Announcer:
         return [each["kind"] for each in self.published]
 
 
-class Fails:
-    """Work that fails so many times, and notes what progress says meanwhile."""
+class FailingWork:
+    """Work that fails a number of times, and records the outage shown by progress meanwhile."""
 
     def __init__(self, error, times, progress):
         self.error, self.times, self.progress, self.seen = error, times, progress, []
@@ -59,7 +59,7 @@ def retrier(progress):
 
 
 async def test_progress_shows_an_outage_only_while_it_lasts(retrier, progress):
-    work = Fails(StoreUnavailable("no store"), 2, progress)
+    work = FailingWork(StoreUnavailable("no store"), 2, progress)
     assert await retrier(Announcer()).for_store(work, 3) == "done"
     assert work.seen == ["", "no store", "no store"]
     assert (progress.outage, progress.outage_s) == ("", 0.0)
@@ -67,7 +67,7 @@ async def test_progress_shows_an_outage_only_while_it_lasts(retrier, progress):
 
 async def test_an_unavailable_store_raises_one_alert_immediately(retrier, progress):
     announcer = Announcer()
-    await retrier(announcer).for_store(Fails(StoreUnavailable("no store"), 5, progress), 3)
+    await retrier(announcer).for_store(FailingWork(StoreUnavailable("no store"), 5, progress), 3)
     (alert,) = announcer.published
     assert (alert["kind"], alert["message"]) == ("object_store_unavailable", "version 3 waits: no store")
 
@@ -75,15 +75,15 @@ async def test_an_unavailable_store_raises_one_alert_immediately(retrier, progre
 async def test_without_the_log_the_alert_waits_and_retries_continue(retrier, progress):
     announcer = Announcer(away=1)
     retries = retrier(announcer)
-    await retries.for_store(Fails(StoreUnavailable("no store"), 5, progress), 3)
+    await retries.for_store(FailingWork(StoreUnavailable("no store"), 5, progress), 3)
     assert announcer.published == []
-    await retries.for_log(Fails(None, 0, progress))
+    await retries.for_log(FailingWork(None, 0, progress))
     assert announcer.kinds == ["object_store_unavailable"]
 
 
 async def test_an_outage_of_the_log_raises_an_alert_once_it_is_over(retrier, progress):
     announcer = Announcer()
-    await retrier(announcer).for_log(Fails(LogUnavailable("no log"), 5, progress))
+    await retrier(announcer).for_log(FailingWork(LogUnavailable("no log"), 5, progress))
     (alert,) = announcer.published
     assert (alert["kind"], alert["severity"]) == ("log_unavailable", "warning")
     assert "Kafka was unavailable for 0 s from" in alert["message"]
@@ -92,12 +92,12 @@ async def test_an_outage_of_the_log_raises_an_alert_once_it_is_over(retrier, pro
 async def test_calls_in_the_same_outage_raise_one_alert(retrier, progress):
     announcer = Announcer()
     retries = retrier(announcer)
-    await asyncio.gather(*(retries.for_log(Fails(LogUnavailable("no log"), 5, progress)) for _ in range(3)))
+    await asyncio.gather(*(retries.for_log(FailingWork(LogUnavailable("no log"), 5, progress)) for _ in range(3)))
     assert announcer.kinds == ["log_unavailable"]
 
 
 async def test_a_short_outage_of_the_log_raises_no_alert(retrier, progress):
     announcer = Announcer()
     retries = retrier(announcer, OutageSettings(0.001, 0.002, alert_after_s=60.0))
-    await retries.for_log(Fails(LogUnavailable("no log"), 3, progress))
+    await retries.for_log(FailingWork(LogUnavailable("no log"), 3, progress))
     assert announcer.published == []

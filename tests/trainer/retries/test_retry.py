@@ -8,15 +8,15 @@ from headrace.trainer.retries.retry import Interrupted, OutageSettings, retry, u
 QUICK = OutageSettings(first_wait_s=0.001, longest_wait_s=0.002, alert_after_s=0.0, patience_s=60.0)
 
 
-class Away(RuntimeError):
-    """The trouble."""
+class Unavailable(RuntimeError):
+    """The error that is retried."""
 
 
 class Work:
-    """Fails so many times."""
+    """Fails a number of times."""
 
     def __init__(self, failures, error=None):
-        self.failures, self.error, self.calls = failures, error or Away("not there"), 0
+        self.failures, self.error, self.calls = failures, error or Unavailable("not there"), 0
 
     async def __call__(self):
         self.calls += 1
@@ -25,8 +25,8 @@ class Work:
         return "done"
 
 
-class Told:
-    """What a watcher hears."""
+class RecordingListener:
+    """Records an outage's notifications."""
 
     def __init__(self):
         self.waits_for, self.seconds, self.ends = [], [], []
@@ -40,28 +40,28 @@ class Told:
 
 
 async def ride(work, settings=QUICK, stop=None):
-    told = Told()
-    return await retry(work, Away, settings, stop or asyncio.Event(), told), told
+    listener = RecordingListener()
+    return await retry(work, Unavailable, settings, stop or asyncio.Event(), listener), listener
 
 
 async def test_a_success_notifies_no_listener():
-    result, told = await ride(Work(0))
-    assert (result, told.waits_for, told.ends) == ("done", [], [])
+    result, listener = await ride(Work(0))
+    assert (result, listener.waits_for, listener.ends) == ("done", [], [])
 
 
 async def test_an_outage_is_reported_with_its_duration_and_ends_once():
     work = Work(20)
-    result, told = await ride(work)
+    result, listener = await ride(work)
     assert (result, work.calls) == ("done", 21)
-    assert told.waits_for == ["not there"] * 20
-    assert told.seconds == sorted(told.seconds)
-    (lasted_s,) = told.ends
-    assert lasted_s >= told.seconds[-1] > 0
+    assert listener.waits_for == ["not there"] * 20
+    assert listener.seconds == sorted(listener.seconds)
+    (lasted_s,) = listener.ends
+    assert lasted_s >= listener.seconds[-1] > 0
 
 
 async def test_a_retry_limit_of_0_is_one_attempt():
     work = Work(1)
-    with pytest.raises(Away):
+    with pytest.raises(Unavailable):
         await ride(work, OutageSettings(patience_s=0.0))
     assert work.calls == 1
 
@@ -81,7 +81,7 @@ async def test_a_call_in_progress_at_a_stop_may_still_end():
 
 
 async def test_after_the_retry_limit_the_error_is_raised():
-    with pytest.raises(Away, match="not there"):
+    with pytest.raises(Unavailable, match="not there"):
         await ride(Work(10**9), OutageSettings(0.001, 0.002, 0.0, patience_s=0.05))
 
 

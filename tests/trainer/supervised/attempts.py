@@ -1,4 +1,4 @@
-"""Attempts as filters see them."""
+"""Attempts as input of the filters."""
 
 from typing import Any
 

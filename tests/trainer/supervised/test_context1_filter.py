@@ -1,4 +1,4 @@
-"""Context-1's filter: full, at a diminishing rate, as negatives; and every exclusion by its rule."""
+"""Context-1's filter: what is kept in full, at a decreasing rate, as negatives; and every exclusion by its rule."""
 
 import random
 from collections import Counter

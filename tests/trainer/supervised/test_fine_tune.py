@@ -1,4 +1,4 @@
-"""Fine-tuning imitates the tokens under the mask, only those, and the same way every time."""
+"""Fine-tuning imitates only the tokens under the mask, and is reproducible."""
 
 import copy
 from collections.abc import Iterable

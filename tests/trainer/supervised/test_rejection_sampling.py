@@ -1,4 +1,4 @@
-"""Rejection sampling keeps each task's best success, and says of every other attempt why not."""
+"""Rejection sampling keeps each task's best success, and excludes every other attempt by a rule."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What every filter has in common: what cannot be imitated, one attempt a trajectory, tasks on one side only."""
+"""Common to all filters: exclusion of unusable attempts, one attempt per trajectory, tasks on one side only."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""A supervised stage against a real log: what is chosen, what is learnt, and that a kill changes nothing."""
+"""A supervised stage on a real log: selection, training, and a restart after a kill."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def counting(name: str, *, good: bool) -> Trajectory:
-    """Two segments that count up, which can be learnt, or (not good) hold anything."""
+    """Returns two segments that count up, a learnable pattern, or (not good) random tokens."""
     chance = random.Random(name)
     segments = []
     for _ in range(2):
@@ -79,7 +79,7 @@ def reward(of: Trajectory, place: Reference, *, task: str, good: bool, **changes
 
 @pytest.fixture(scope="module")
 def log(kafka: str) -> str:
-    """Two attempts at each task, one good; and an evaluation, a trajectory without consent, one that is gone."""
+    """Two attempts at each task, one good; and an evaluation, a trajectory without consent, an expired one."""
 
     async def feed() -> None:
         attempts = {

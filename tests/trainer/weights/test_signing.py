@@ -1,4 +1,4 @@
-"""The key that versions are signed with: made once, private, and good for one statement."""
+"""The key that signs versions: created once, private; a signature is valid for one statement only."""
 
 import os
 import stat

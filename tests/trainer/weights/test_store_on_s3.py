@@ -1,4 +1,4 @@
-"""The object store against a server that speaks S3: what holds for a folder holds there."""
+"""The object store on an S3 server behaves as on a folder."""
 
 import asyncio
 import hashlib
@@ -145,7 +145,7 @@ async def test_a_missing_object_is_not_an_outage(store, tmp_path):
 
 
 async def attempts(store, tmp_path):
-    """What each method says of a store that cannot be used."""
+    """Returns each method's error for an unusable store."""
     await asyncio.sleep(0)
     for attempt in (
         lambda: store.create("a", SMALL),

@@ -64,7 +64,7 @@ def test_a_store_whose_settings_are_missing_is_not_a_wrong_url(monkeypatch):
 
 @asynccontextmanager
 async def overlooking():
-    """The address of a server that takes every request, whatever its conditions."""
+    """The address of a server that accepts every request, ignoring conditions."""
 
     async def answer(reader, writer):
         while b"\r\n" in (line := await reader.readline()):

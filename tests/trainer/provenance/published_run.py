@@ -1,4 +1,4 @@
-"""A run that a real trainer trained from a real log, with everything that agents and streams would have left there."""
+"""A run that a real trainer trains from a real log, with all records of agents and stream processors."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -31,19 +31,19 @@ from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, 
 
 @dataclass
 class Story:
-    """What was put into the log."""
+    """The records written to the log."""
 
     run: str
     events: dict[str, list[str]] = field(default_factory=dict)
     """Trajectory → the ids of its events."""
     places: dict[str, list[Reference]] = field(default_factory=dict)
-    """Trajectory → where its events stand."""
+    """Trajectory → places of its events."""
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Group → its trajectories."""
 
 
-async def tell(kafka: str, run: str, groups: int, size: int = 4) -> Story:
-    """Events, trajectories, rewards and groups; tenants and agents differ from group to group."""
+async def publish_run(kafka: str, run: str, groups: int, size: int = 4) -> Story:
+    """Write events, trajectories, rewards and groups; tenants and agents differ from group to group."""
     story, attempts = Story(run), {}
     async with open_producer(kafka) as producer:
         for number in range(groups):
@@ -72,8 +72,8 @@ async def tell(kafka: str, run: str, groups: int, size: int = 4) -> Story:
     return story
 
 
-async def reject(kafka: str, run: str, name: str, parent: str | None = None) -> Story:
-    """A trajectory that was scored and turned away; ``parent``: it was a sub-agent's."""
+async def publish_rejected(kafka: str, run: str, name: str, parent: str | None = None) -> Story:
+    """Write a scored and rejected trajectory; with ``parent`` it is a sub-agent's."""
     story = Story(run)
     started = TrajectoryStarted(run=run, task_id="q", agent="helper", parent_trajectory_id=parent)
     async with open_producer(kafka) as producer:
@@ -88,8 +88,8 @@ async def reject(kafka: str, run: str, name: str, parent: str | None = None) -> 
     return story
 
 
-async def bury(kafka: str, event: Reference) -> None:
-    """Set an event aside as the assembler does."""
+async def quarantine(kafka: str, event: Reference) -> None:
+    """Write a dead letter for an event, like the assembler."""
     letter = DeadLetter(
         topic=EVENTS.name, partition=event.partition, offset=event.offset, error=DeadLetterError.LATE, message="late",
         key=None, value=None, headers=[], timestamp_ms=0,
@@ -98,7 +98,7 @@ async def bury(kafka: str, event: Reference) -> None:
 
 
 def train(kafka: str, folder: Path, run: str, steps: int, **settings: object) -> None:
-    """Train ``steps`` steps of what was fed for ``run``, two groups a step."""
+    """Train ``steps`` steps of ``run``, two groups per step."""
     config = TrainerConfig(
         kafka,
         run,
@@ -121,7 +121,7 @@ def train(kafka: str, folder: Path, run: str, steps: int, **settings: object) ->
     asyncio.run(until_announced())
 
 
-def forget(kafka: str, topic: Topic, partition: int, before: int) -> None:
+def delete_before(kafka: str, topic: Topic, partition: int, before: int) -> None:
     """Delete the records of a partition below an offset, as retention does."""
 
     async def delete() -> None:

@@ -1,4 +1,4 @@
-"""Running the trainer in tests: its settings, and how long it lives."""
+"""Runs the trainer in tests, with small settings, until a given effect."""
 
 import asyncio
 
@@ -18,9 +18,9 @@ def trainer_config(kafka, run, base, folder, **settings):
 
 
 async def train_until(config, version, *, effect="announced", ranks=ALONE, reached=ignore_effect):
-    """Run the trainer until it has reached ``effect`` of making ``version``; of several ``ranks`` each calls it.
+    """Run the trainer until ``effect`` of making ``version``; of several ``ranks`` each calls it.
 
-    All effects are told to ``reached``, too.
+    ``reached`` is called with all effects, too.
     """
     stop = asyncio.Event()
 
@@ -35,5 +35,5 @@ async def train_until(config, version, *, effect="announced", ranks=ALONE, reach
 
 
 def payloads(found):
-    """The records without their ids."""
+    """Returns the records without their ids."""
     return [payload for _, payload in found]

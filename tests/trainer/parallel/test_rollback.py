@@ -1,7 +1,7 @@
-"""A step that is taken back under ``torchrun``, on a real log: by all ranks, whichever of them meets the trouble.
+"""A diverged step under ``torchrun``, on a real log, is rolled back by all ranks, whichever of them detects it.
 
-Groups of four, one a step. In a planted run the third group would ruin the policy, by the last of its members: in the
-step's second update, so that all ranks have moved their weights once when they take them back.
+Groups of four, one per step. In a prepared run the third group makes the policy diverge, by its last member: in the
+step's second update, so that all ranks have updated their weights once before the rollback.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ from headrace.trainer.checkpoints.checkpoint import load_newest
 from headrace.trainer.learning.optimizer_state import read_state
 from tests.trainer.builders import member, tiny_model, training_group
 from tests.trainer.feed import attempt, feed_trajectories, records, send_groups
-from tests.trainer.lives import payloads, train_until
 from tests.trainer.parallel import taking_back
-from tests.trainer.parallel.taking_back import RUNS, config_of
+from tests.trainer.parallel.rolling_back import RUNS, config_of
 from tests.trainer.parallel.torchrun import start_torchrun
+from tests.trainer.running import payloads, train_until
 
 pytestmark = pytest.mark.kafka
 
 RUIN = {"muon-planted": 1e39, "adapters-planted": 1e5}
-"""The advantage that ruins: infinite in float32; a gradient far beyond the usual."""
+"""Advantages that make a step diverge: infinite in float32; a gradient far above the usual."""
 ALONE = {f"{run}-alone": run for run in RUIN}
-"""Runs that one process trains, and the run of two ranks that they are compared with."""
+"""Runs trained by one process, and the run of two ranks to compare with."""
 TOLERANCE = {"muon-planted": 5e-4, "adapters-planted": 8e-3}
 """As in ``test_ranks``: Muon's bfloat16 and a published weight that rounds the other way."""
 
 
 async def feed(kafka):
-    """The same groups for every run, and the one that ruins where it is planted."""
+    """Write the same groups for every run, and the diverging one if the run is prepared."""
     groups = {}
     for run in [*RUNS, *ALONE]:
         ruin = RUIN.get(ALONE.get(run, run))
@@ -87,7 +87,7 @@ def newest(folder, run):
 
 
 def held(folder, run):
-    """The policy, and what each rank holds of the optimiser."""
+    """Returns the policy, and each rank's part of the optimiser's state."""
     checkpoint = newest(folder, run)
     shards = sorted(checkpoint.optimizer_dir.iterdir())
     assert len(shards) == 2
@@ -129,7 +129,7 @@ async def test_the_groups_members_are_rejected_with_an_alert_and_training_contin
 
 
 async def test_broken_weights_on_one_rank_roll_back_all_ranks_and_the_step_is_retried(folder, kafka):
-    """Nothing was wrong with the group: the second attempt stands, and nobody is bothered."""
+    """The group is sound: the second attempt succeeds, without an alert."""
     said = (folder / "said").read_text()
     assert said.count("holds values that are not finite; the step is rolled back") == 1
     assert "CHECK_WEIGHTS on rank 1: " in said

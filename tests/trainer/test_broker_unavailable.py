@@ -1,4 +1,4 @@
-"""A broker that is away for longer than any client waits: the trainer goes on, to the bit, as if it had been there."""
+"""A broker that is unavailable for longer than any client's timeout: the trainer resumes bit-identically."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from headrace.trainer.publishing.announcer import Announcer, newest_published
 from headrace.trainer.retries.broker import LogUnavailable
 from headrace.trainer.retries.retry import OutageSettings
 from tests.trainer.feed import feed_groups, records
-from tests.trainer.lives import payloads, train_until, trainer_config
+from tests.trainer.running import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
 
@@ -40,8 +40,8 @@ def config(kafka, base, tmp_path):
     return _config
 
 
-class Seen:
-    """Watches progress."""
+class RecordingWatcher:
+    """Records progress."""
 
     def __init__(self):
         self.announced, self.outages, self.longest_s = defaultdict(asyncio.Event), [], 0.0
@@ -57,7 +57,7 @@ class Seen:
 
 @asynccontextmanager
 async def training(config, reached=lambda *_: None, seen=None):
-    """The trainer at work; stopped at the end."""
+    """Run the trainer, and stop it at the end."""
     stop, ready = asyncio.Event(), asyncio.Event()
     task = asyncio.create_task(
         run_trainer(config, stop=stop, ready=ready.set, reached=reached, progress=Progress([seen] if seen else []))
@@ -70,7 +70,7 @@ async def training(config, reached=lambda *_: None, seen=None):
 
 
 async def until_step(seen, step, task):
-    """Wait for ``step`` to be announced, without asking a broker that may be away; raises what ended the trainer."""
+    """Wait until ``step`` is announced, without a broker; raises the trainer's error if it ends."""
     announced = asyncio.ensure_future(seen.announced[step].wait())
     await asyncio.wait({announced, task}, timeout=120, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -79,7 +79,7 @@ async def until_step(seen, step, task):
 
 
 async def told(kafka, run, folder):
-    """What the log has of ``run``, and what the newest checkpoint has, without names and times."""
+    """Returns the records of ``run`` and its newest checkpoint, without names and times."""
     steps, weights = [payloads(await records(kafka, topic, run)) for topic in (STEPS, WEIGHTS)]
     budgets = {each.version for each in payloads(await records(kafka, BUDGET, run))}
     checkpoint = load_newest(folder / run, run)
@@ -94,7 +94,7 @@ async def told(kafka, run, folder):
 
 
 def away(broker, how):
-    """Take the broker away at once; it is back some time later, whatever becomes of the test."""
+    """Stop the broker immediately; it is restarted some time later in any case."""
     if how == "frozen":
         broker.freeze()
         back = threading.Timer(AWAY_S, broker.freeze, (False,))
@@ -109,7 +109,7 @@ async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(
     for run in ("calm", "away"):
         await feed_groups(kafka, GROUPS[:6], run=run, story="story")
     faults = {("sent", 1): "frozen", ("sent", 2): "killed"}
-    backs, seen = [], Seen()
+    backs, seen = [], RecordingWatcher()
 
     def reached(effect, making):
         if how := faults.pop((effect, making), None):
@@ -119,7 +119,7 @@ async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(
         await until_step(seen, 3, task)
         backs.append(away(running_kafka, "frozen"))  # while it waits for groups
         await asyncio.to_thread(backs[-1].join)
-        await wait_until_answers(kafka, 60)  # one that was frozen beyond its session names no broker at first
+        await wait_until_answers(kafka, 60)  # a broker frozen beyond its session is not listed at first
         for run in ("calm", "away"):
             await feed_groups(kafka, GROUPS[6:], run=run, story="story")
         await until_step(seen, 4, task)
@@ -156,13 +156,13 @@ async def test_a_stop_during_an_outage_ends_the_trainer_and_a_restart_resumes(ru
             await stopped.wait()
     finally:
         running_kafka.freeze(False)
-        await wait_until_answers(kafka, 60)  # one that was frozen beyond its session names no broker at first
+        await wait_until_answers(kafka, 60)  # a broker frozen beyond its session is not listed at first
     await train_until(config("stopped"), 2)
     assert [step.step for step in payloads(await records(kafka, STEPS, "stopped"))] == [1, 2]
 
 
 async def test_after_the_retry_limit_the_error_names_the_broker(running_kafka, kafka, config):
-    # Five seconds for an answer: it starts on a busy machine, too.
+    # Five seconds for an answer are enough to start on a busy machine.
     outages = OutageSettings(0.1, 0.2, alert_after_s=1.0, patience_s=0.5, answer_s=5.0)
     ready = asyncio.Event()
     task = asyncio.create_task(run_trainer(config("gone", outages=outages), stop=asyncio.Event(), ready=ready.set))

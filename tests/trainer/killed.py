@@ -1,11 +1,11 @@
-"""Lives of a trainer, one after the other, each killed at its moment: ``python -m tests.trainer.dying`` (see the test).
+"""Instances of a trainer in sequence, each killed at a given effect: ``python -m tests.trainer.killed`` (see the test).
 
     … trained:3              SIGKILL once version 3 is trained, in memory
     … position_written:5:2   the second time that a position of making version 5 was written
     … updated:1              after the first of the step's two sub-steps
-    … done:6                 lives until version 6 is announced
+    … done:6                 runs until version 6 is announced
 
-Each life is a process of its own; forked, since importing torch takes longer than everything else here.
+Each instance is a process of its own, forked because importing torch takes longer than everything else here.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.losses.registry import loss_named  # noqa: F401  imported before the fork
 from headrace.trainer.model.load import load_model  # noqa: F401
-from tests.trainer.lives import trainer_config
+from tests.trainer.running import trainer_config
 
 
 def live(death: str, config) -> None:
-    """One life; returns where it is not killed."""
+    """Run one instance; returns if it is not killed."""
     moment, version, *which = death.split(":")
     stop, seen = asyncio.Event(), Counter()
 

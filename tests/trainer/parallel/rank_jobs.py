@@ -1,4 +1,4 @@
-"""What a rank does in ``test_ranks``: jobs of four, two and one rank, one after the other, and what came of each.
+"""The ranks of ``test_ranks``: jobs of four, two and one rank in sequence, and their results.
 
 Four processes are started; a job of fewer takes the first of them. Rank 0 writes ``<job>.json``.
 """
@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, object]] = {
 }
 """Settings by the name of the case."""
 IDLE = ("bfloat16", "adapters on bfloat16", "muon", "cispo in passes")
-"""Cases that are also done with ranks that contribute no gradient: a comparison that does not see that sees nothing."""
+"""Cases that also run with ranks without gradients: a comparison that does not detect that is worthless."""
 
 
 def config_of(folder: Path, **settings: object) -> TrainerConfig:
@@ -70,10 +70,10 @@ def batches() -> list[Batch]:
     return [off_policy_batch(seed=seed) for seed in range(STEPS)]
 
 
-def at_work(
+def run_job_steps(
     folder: Path, ranks: Ranks, settings: dict[str, object], do: Callable[[Learner], None], begin: Path | None = None
 ) -> None:
-    """Rank 0 does ``do`` with a learner that the others follow; it begins with the checkpoint ``begin``."""
+    """Call ``do`` on rank 0 with a learner that the others follow, from the checkpoint ``begin``."""
     config = config_of(folder, **settings)
     if not ranks.leads:
         follow(config.learner, ranks)
@@ -91,7 +91,7 @@ def write(learner: Learner, folder: Path) -> None:
 
 
 def job(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
-    """Three steps of every case, the canaries after them, and all that is written."""
+    """Run three steps of every case, then compute canaries and write model and optimiser."""
     for name, settings in CASES.items():
 
         def steps(learner: Learner, name: str = name) -> None:
@@ -99,11 +99,11 @@ def job(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             found[f"{name}: canaries"] = [canary.logprobs.tolist() for canary in learner.canaries(7)]
             write(learner, folder / f"{name} on {ranks.count}")
 
-        at_work(folder, ranks, settings, steps)
+        run_job_steps(folder, ranks, settings, steps)
 
 
-def disbelieving(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
-    """A batch of which some records are not believed, by one update's own pass and ahead of several; then another."""
+def reject_records(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
+    """Run a batch with implausible records, with one update and with several; then another batch."""
     for substeps in (1, 2):
 
         def steps(learner: Learner, substeps: int = substeps) -> None:
@@ -116,11 +116,11 @@ def disbelieving(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             found[f"believed, {substeps}"] = learner.step(certain, VERSION)["loss"]
 
         settings = {"plausibility": PlausibilitySettings(too_low=4.0, too_high=None), "substeps": substeps}
-        at_work(folder, ranks, settings, steps)
+        run_job_steps(folder, ranks, settings, steps)
 
 
-def idly(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
-    """The cases of ``IDLE`` again, with every rank but 0 giving zeros for its share of the gradient."""
+def without_gradients(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
+    """Run the cases of ``IDLE`` again, with zeros as the gradients of every rank but 0."""
     backward = ShardedPolicy.backward
 
     def nothing(self: ShardedPolicy, loss: torch.Tensor, *, last: bool) -> None:
@@ -133,18 +133,18 @@ def idly(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             write(learner, folder / f"{name} on {ranks.count}, idle")
 
         with mock.patch.object(ShardedPolicy, "backward", nothing):
-            at_work(folder, ranks, CASES[name], steps)
+            run_job_steps(folder, ranks, CASES[name], steps)
 
 
-def carried_on(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
-    """Two steps on as many ranks as there are, for others to go on from; and on from what others wrote before."""
+def resume_jobs(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
+    """Run two steps on all ranks, as a checkpoint for other jobs; and resume from checkpoints of other jobs."""
 
     def run(name: str, first: int, last: int, begin: Path | None) -> None:
         def steps(learner: Learner) -> None:
             found[name] = [learner.step(batch, VERSION) for batch in batches()[first:last]]
             write(learner, folder / name)
 
-        at_work(folder, ranks, {"substeps": 2}, steps, begin)
+        run_job_steps(folder, ranks, {"substeps": 2}, steps, begin)
 
     if not (folder / f"begun on {ranks.count}").is_dir():
         run(f"begun on {ranks.count}", 0, 2, None)
@@ -155,10 +155,10 @@ def carried_on(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             run(f"from {before} to {ranks.count}", 2, STEPS, folder / f"begun on {before}")
 
 
-def troubles(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
-    """Steps that diverge, one of which nothing is kept, a disk that refuses one rank: all of them can go on.
+def diverge(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
+    """Run steps that diverge, a completely masked one, and a write error on one rank: all ranks continue.
 
-    As the trainer's loop does, go back to the checkpoint after a step that diverged.
+    Returns to the checkpoint after a diverged step, like the trainer's loop.
     """
     config = config_of(folder, correction=CorrectionSettings(max_token_staleness=3), substeps=2)
     if not ranks.leads:
@@ -186,13 +186,13 @@ def troubles(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
         leader.dismiss()
 
 
-def lost(folder: Path, rank: int) -> None:
-    """Two jobs of two ranks, waiting for groups: in one the second ends, in the other it falls silent."""
+def lose_ranks(folder: Path, rank: int) -> None:
+    """Run two jobs of two ranks that wait for groups: in one the second rank ends, in the other it hangs."""
     trouble = "ended" if rank < 2 else "silent"
     with joined(trouble, rank % 2, 2, folder, timeout_s=LOST_S) as ranks:
         if not ranks.leads:
             if trouble == "silent":
-                time.sleep(10 * LOST_S)  # until the other has given it up and the test ends it
+                time.sleep(10 * LOST_S)  # until the other raises and the test ends this one
             os._exit(0)
         try:
             asyncio.run(lead_until_lost(ranks))
@@ -207,7 +207,7 @@ async def lead_until_lost(ranks: Ranks) -> None:
 
 
 def joined(job: str, rank: int, count: int, folder: Path, timeout_s: float = 300.0) -> AbstractContextManager[Ranks]:
-    """The job of that name, whose ranks meet at a file."""
+    """Joins the job of that name, whose rendezvous is a file."""
     if count == 1:
         return nullcontext(ALONE)
     return join_ranks("cpu", timeout_s=timeout_s, meet=f"file://{folder}/{job}.meet", rank=rank, count=count)
@@ -225,11 +225,11 @@ def main(name: str, rank: int) -> None:
         with joined(str(round_), rank, count, folder) as ranks:
             if round_ < 3:
                 job(folder, ranks, found)
-                troubles(folder, ranks, found)
-                disbelieving(folder, ranks, found)
+                diverge(folder, ranks, found)
+                reject_records(folder, ranks, found)
                 if count > 1:
-                    idly(folder, ranks, found)
-            carried_on(folder, ranks, found)
+                    without_gradients(folder, ranks, found)
+            resume_jobs(folder, ranks, found)
         if rank == 0:
             (folder / f"{round_}.json").write_text(json.dumps(found))
-    lost(folder, rank)
+    lose_ranks(folder, rank)

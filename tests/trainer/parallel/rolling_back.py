@@ -1,7 +1,7 @@
-"""What a rank does in ``test_taken_back``: ``torchrun -m tests.trainer.parallel.taking_back KAFKA FOLDER``.
+"""The ranks of ``test_rollback``: ``torchrun -m tests.trainer.parallel.rolling_back KAFKA FOLDER``.
 
-Both ranks train run after run from the log, in the same process. In the run ``muon-spoiled`` weights that rank 1 holds
-become what is no number, once, after the last update that makes version 2: as by a memory error.
+Both ranks train runs in sequence from the log, in the same process. In the run ``muon-spoiled`` weights of rank 1
+become NaN, once, after the last update that makes version 2, as by a memory error.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.model.shards import local_shard
 from headrace.trainer.parallel.ranks import join_ranks
-from tests.trainer.lives import train_until, trainer_config
+from tests.trainer.running import train_until, trainer_config
 
 STEPS = 3
 SUBSTEPS = 2
@@ -52,12 +52,12 @@ def config_of(kafka: str, run: str, folder: Path, settings: dict[str, object]) -
 
 
 def spoil_once() -> None:
-    """Have some of this rank's weights spoilt in the run that comes next."""
+    """Make some of this rank's weights NaN in the next run."""
     updates = 0
 
     def spoil(optimizer: torch.optim.Optimizer, *_: object) -> None:
         nonlocal updates
-        if isinstance(optimizer, torch.optim.Muon):  # beside it an AdamW is stepped too
+        if isinstance(optimizer, torch.optim.Muon):  # an AdamW is stepped too
             updates += 1
             if updates == 2 * SUBSTEPS:
                 local_shard(optimizer.param_groups[0]["params"][-1].detach()).fill_(torch.nan)
