@@ -19,7 +19,7 @@ from headrace.trainer.checkpoints.checkpoint import load_newest
 from headrace.trainer.learning.optimizer_state import read_state
 from tests.trainer.builders import member, tiny_model, training_group
 from tests.trainer.feed import attempt, feed_trajectories, records, send_groups
-from tests.trainer.parallel import taking_back
+from tests.trainer.parallel import rolling_back
 from tests.trainer.parallel.rolling_back import RUNS, config_of
 from tests.trainer.parallel.torchrun import start_torchrun
 from tests.trainer.running import payloads, train_until
@@ -64,11 +64,11 @@ def folder(kafka, tmp_path_factory):
 
     async def train():
         await feed(kafka)
-        job = await start_torchrun(2, taking_back.__name__, kafka, str(folder))
+        job = await start_torchrun(2, rolling_back.__name__, kafka, str(folder))
         try:
             said = asyncio.create_task(job.communicate())
             for run, like in ALONE.items():
-                await train_until(config_of(kafka, run, folder, RUNS[like]), taking_back.STEPS)
+                await train_until(config_of(kafka, run, folder, RUNS[like]), rolling_back.STEPS)
             output, _ = await asyncio.wait_for(said, 240)
             assert job.returncode == 0, output.decode()[-4000:]
         finally:
@@ -82,7 +82,7 @@ def folder(kafka, tmp_path_factory):
 
 def newest(folder, run):
     checkpoint = load_newest(folder / run, run)
-    assert checkpoint.state.version == taking_back.STEPS
+    assert checkpoint.state.version == rolling_back.STEPS
     return checkpoint
 
 
