@@ -97,11 +97,11 @@ async def run_trainer(
                 announcer = Announcer(config.bootstrap, config.run, answer_s=answer_s)
                 stack.push_async_callback(announcer.close)
                 retrier = Retrier(config.outages, announcer.announce, stop, progress, run=config.run)
-                believed = own_versions(checkpoint, key)
+                is_own = own_versions(checkpoint, key)
                 # # Checked before the run is claimed, because a claim fences the run's current trainer. And checked
                 # again before the claim is committed, because another trainer may have begun the run meanwhile.
                 published = await retrier.for_log(
-                    lambda: newest_published(config.bootstrap, config.run, believed=believed, takes_over=False)
+                    lambda: newest_published(config.bootstrap, config.run, is_trusted=is_own, takes_over=False)
                 )
                 require_consistent(checkpoint, published, config)
                 await retrier.for_log(
@@ -122,7 +122,7 @@ async def run_trainer(
                 publisher = Publisher(announcer, store, retrier, reached)
                 trainer = Trainer(config, leader, learner, intake, publisher, store, key, reached, progress)
                 published = await retrier.for_log(
-                    lambda: newest_published(config.bootstrap, config.run, believed=believed)
+                    lambda: newest_published(config.bootstrap, config.run, is_trusted=is_own)
                 )
                 try:
                     await trainer.resume(checkpoint, published)

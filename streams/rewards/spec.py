@@ -236,6 +236,8 @@ class RewardSpec:
     ) -> Score:
         """Returns every component of ``trajectory`` and their total, or the first reason for no total.
 
+        The total is r_i of the advantage, whose whole formula is in ``trainer/batches/advantages.py``.
+
         ``verdicts`` are by the name of the term. A missing verdict gives ``not_judged``; a component that raises
         anything but :class:`Unscorable` gives ``<name>_raised``, and its first traceback is logged.
         """

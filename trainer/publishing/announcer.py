@@ -222,17 +222,17 @@ def _group(run: str) -> str:
     return f"headrace-trainer-{run}"
 
 
-def _believe_all(weights: Weights) -> bool:
+def _trust_all(weights: Weights) -> bool:
     return True
 
 
 async def newest_published(
-    bootstrap: str, run: str, *, believed: Callable[[Weights], bool] = _believe_all, takes_over: bool = True
+    bootstrap: str, run: str, *, is_trusted: Callable[[Weights], bool] = _trust_all, takes_over: bool = True
 ) -> PublishedPosition | None:
     """The newest position that ``run`` has published; ``None`` if there is none.
 
     It is read from the group's offsets or, if the broker has expired them (after a week without members), from
-    ``weights``: from the records that ``believed`` accepts, because any writer of the topic can forge one. The revision
+    ``weights``: from the records that ``is_trusted`` accepts, because any writer of the topic can forge one. The revision
     is 0 then, and what is published again has the same IDs. Only in that case are other runs' open transactions waited
     for, and only by a trainer that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
     """
@@ -243,14 +243,14 @@ async def newest_published(
         marked = max(
             (position for each in commits.values() if (position := _read_mark(each.metadata).position)), default=None
         )
-        version = await _newest_version(bootstrap, run, believed, decided=marked is None and takes_over)
+        version = await _newest_version(bootstrap, run, is_trusted, decided=marked is None and takes_over)
     if version is None or (marked is not None and marked.version >= version):
         return marked
     return PublishedPosition(version)
 
 
 async def _newest_version(
-    bootstrap: str, run: str, believed: Callable[[Weights], bool], *, decided: bool
+    bootstrap: str, run: str, is_trusted: Callable[[Weights], bool], *, decided: bool
 ) -> int | None:
     newest: int | None = None
     async for record in read_to_end(bootstrap, WEIGHTS, decided=decided):
@@ -258,7 +258,7 @@ async def _newest_version(
             _, payload = decode(record.headers, record.value)
         except UnreadableRecord:
             continue  # not an announcement: a trainer does not write such a record
-        if isinstance(payload, Weights) and payload.run == run and believed(payload):
+        if isinstance(payload, Weights) and payload.run == run and is_trusted(payload):
             newest = payload.version if newest is None else max(newest, payload.version)
     return newest
 

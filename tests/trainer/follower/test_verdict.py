@@ -124,10 +124,10 @@ def test_if_a_step_moves_as_much_as_the_rounding_the_position_decides():
     _, old, new = a_step(1e-4)
     rng = np.random.default_rng(9)
     usual = rms(old.engine - old.exact)
-    for served, believed in ((new.engine, TIMES), (old.engine, 0)):
+    for served, accepted in ((new.engine, TIMES), (old.engine, 0)):
         verdicts = judged(old, new, served, rng, own_noise=1e-3, usual=usual)
-        assert sum(verdict.problem is None for verdict in verdicts) == believed
-        assert not believed or {verdict.evidence for verdict in verdicts} == {SwapEvidence.POSITION}
+        assert sum(verdict.problem is None for verdict in verdicts) == accepted
+        assert not accepted or {verdict.evidence for verdict in verdicts} == {SwapEvidence.POSITION}
 
 
 @pytest.mark.parametrize("part", ["layers.1.", "embed_tokens"])
@@ -155,20 +155,20 @@ def test_in_float32_a_good_swap_is_accepted_and_empty_or_headless_ones_are_refus
     def engine(rows):
         return [rows + noise * rng.standard_normal(rows.shape) for _ in range(2)]
 
-    def believed(served):
+    def accepted(served):
         verdict = judge_swap(
             new.exact, engine(old.exact), engine(served), old=old.exact, exact=True, usual=noise, **FLOAT32
         )
         return verdict.problem is None, verdict.evidence
 
-    assert believed(new.exact) == (True, SwapEvidence.POSITION)
-    assert not believed(old.exact)[0]
+    assert accepted(new.exact) == (True, SwapEvidence.POSITION)
+    assert not accepted(old.exact)[0]
     if learning_rate == 1e-3:  # at 1e-6 the head moves less than a tenth of all
         half = copy.deepcopy(new.model)  # head tied to its embeddings: the packed copy may be old
         half.get_output_embeddings().weight = torch.nn.Parameter(
             old.model.get_output_embeddings().weight.detach().clone()
         )
-        assert not believed(steps.score(half))[0]
+        assert not accepted(steps.score(half))[0]
 
 
 def test_a_version_that_does_not_differ_is_accepted_by_its_distance(small_step):
