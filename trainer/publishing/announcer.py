@@ -232,7 +232,7 @@ async def newest_published(
     """The newest position that ``run`` has published; ``None`` if there is none.
 
     It is read from the group's offsets or, if the broker has expired them (after a week without members), from
-    ``weights``: from the records that ``is_trusted`` accepts, because any writer of the topic can forge one. The revision
+    ``weights``: from the records that ``is_trusted`` accepts, because any client can forge one. The revision
     is 0 then, and what is published again has the same IDs. Only in that case are other runs' open transactions waited
     for, and only by a trainer that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
     """
