@@ -1,4 +1,4 @@
-// `ce_time` in the form that `schemas.envelope.to_headers` writes, and no other, ↔ Unix milliseconds.
+// Converts `ce_time`, only in the form that `schemas.envelope.to_headers` writes, to and from Unix milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ constexpr int days_in_month(int year, int month) {
 
 inline constexpr int64_t kMaxTime = 7'258'118'400'000;  // MAX_TIME_MS of schemas/bounds.py
 
-// "2026-11-21T11:24:24.512Z" → 1795260264512; nothing before 1970 and from kMaxTime on.
+// "2026-11-21T11:24:24.512Z" → 1795260264512; no value before 1970 or from kMaxTime on.
 constexpr std::optional<int64_t> plain_time(std::string_view text) {
     constexpr std::string_view kForm = "0000-00-00T00:00:00.000Z";
     if (text.size() != kForm.size()) return std::nullopt;
@@ -53,9 +53,9 @@ constexpr std::optional<int64_t> plain_time(std::string_view text) {
 static_assert(plain_time("2026-11-21T11:24:24.512Z") == 1795260264512);
 static_assert(plain_time("2199-12-31T23:59:59.999Z") == kMaxTime - 1 && !plain_time("2200-01-01T00:00:00.000Z"));
 
-inline constexpr int64_t kLastPlainTime = 253402300799999;  // of the year 9999
+inline constexpr int64_t kLastPlainTime = 253402300799999;  // the end of the year 9999
 
-// Appends what plain_time() reads as `ms`; false before 1970 and after 9999. The day by the same author's algorithms.
+// Appends the text that plain_time() parses as `ms`; false before 1970 and after 9999. Dates by the same algorithms.
 constexpr bool append_plain_time(int64_t ms, std::string& text) {
     if (ms < 0 || ms > kLastPlainTime) return false;
     const int64_t day = ms / 86'400'000 + 719468;

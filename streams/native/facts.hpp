@@ -1,5 +1,5 @@
-// The types of the topic `events` that this module was built for, and their fields. Python compares them with its models
-// (native/shapes.py), and keeps to itself what is not here.
+// The event types that this module was built for, and their fields. Python compares them with its models
+// (native/shapes.py) and handles everything else itself.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace headrace {
 
 enum Fact : int8_t {
     kStarted, kCalled, kToolCalled, kToolReturned, kSummarized, kPruned, kSubagentStarted, kSubagentFinished, kEnded,
-    kTicked, kFacts  // their number, and a type that is not known here
+    kTicked, kFacts  // the number of types, also used for an unknown type
 };
 
 inline constexpr std::string_view kFactNames[kFacts] = {
@@ -19,8 +19,8 @@ inline constexpr std::string_view kFactNames[kFacts] = {
     "headrace.clock.ticked.v1",
 };
 
-// Fields by type, those of parts with the part's name before them; `*`: a start goes on as a whole, whatever it has. A
-// field belongs here once all rules that look at it are here too.
+// Fields by type; fields of parts are prefixed with the part's name. `*`: the payload is copied as a whole, with any
+// fields. Add a field here only once all rules that use it are implemented in C++.
 inline constexpr std::string_view kFactFields[kFacts] = {
     "*",
     "model prefix_length prefix_sha256 context_ids sampled_ids logprobs version_spans sampling finish_reason messages "

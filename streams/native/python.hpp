@@ -1,4 +1,4 @@
-// What every file here needs of CPython: owned references, and errors that cross from C++.
+// CPython helpers for all files: owned references, and conversion of C++ exceptions.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-// An owned reference; empty where a call failed and Python's error is set.
+// An owned reference; empty if a call failed and set Python's error.
 class Ref {
 public:
     Ref() = default;
@@ -41,7 +41,7 @@ inline PyObject* to_bytes(std::string_view text) {
     return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
 
-// Runs `work`; what C++ throws (it can only be out of memory) becomes Python's error and `failed`.
+// Runs `work`; a C++ exception (only out of memory is possible) sets Python's error and returns `failed`.
 template <typename Work, typename Result>
 Result guarded(Work&& work, Result failed) {
     try {

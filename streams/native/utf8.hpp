@@ -1,11 +1,11 @@
-// UTF-8 as table 3-7 of the Unicode standard has it, which is what Python decodes.
+// UTF-8 by table 3-7 of the Unicode standard, as Python decodes it.
 #pragma once
 
 #include <string_view>
 
 namespace headrace {
 
-// Bytes of the character at the front of `text`, which is not ASCII; 0 where there is none.
+// Length in bytes of the non-ASCII character at the front of `text`; 0 if it is invalid.
 constexpr int multibyte_length(std::string_view text) {
     const auto byte = [&](size_t index) { return static_cast<unsigned char>(text[index]); };
     const unsigned char first = byte(0);

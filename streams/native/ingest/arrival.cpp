@@ -12,7 +12,7 @@
 namespace headrace {
 namespace {
 
-// As in schemas/envelope.py; tests/streams/native hold the two together.
+// As in schemas/envelope.py; tests/streams/native compare the two.
 constexpr std::string_view kId = "ce_id", kType = "ce_type", kSource = "ce_source", kTime = "ce_time";
 constexpr std::string_view kSubject = "ce_subject", kSequence = "ce_sequence", kTraceparent = "traceparent";
 
@@ -30,12 +30,12 @@ int64_t natural(std::string_view text) {
     return value;
 }
 
-// Whether an attribute's length is bounded; a sequence number's and a time's follow from their forms.
+// Whether an attribute's length is checked; those of a sequence number and a time follow from their formats.
 bool is_attribute(std::string_view name) {
     return name == kId || name == kType || name == kSource || name == kSubject || name == kTraceparent;
 }
 
-// What the headers say. Of several with one name the last counts.
+// The parsed headers. Of several headers with one name the last counts.
 struct Envelope {
     std::optional<std::string_view> kind, subject, sequence, time, traceparent;
     bool has_id = false, has_source = false, any_null = false, ascii = true, short_enough = true;
@@ -61,8 +61,8 @@ private:
     }
 };
 
-// All pieces of an arrival are one block of memory, in which AddressSanitizer sees nobody read past the end of one. In a
-// build for it a gap that must not be read follows key and value.
+// All parts of an arrival share one block of memory, so AddressSanitizer cannot detect reads past the end of a part. In
+// its builds, key and value are followed by a poisoned gap.
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kGap = 16;
 void forbid(const char* begin) { ASAN_POISON_MEMORY_REGION(begin, kGap); }
@@ -72,7 +72,7 @@ void forbid(const char*) {}
 #endif
 constexpr size_t kGaps = 2 * kGap;
 
-// Packs what an arrival keeps: key, value, then each header as name length, value length (negative: null), name, value.
+// Packs an arrival: key, value, then each header as name length, value length (negative: null), name, value.
 class Packing {
 public:
     explicit Packing(char* begin) : begin_(begin), end_(begin) {}

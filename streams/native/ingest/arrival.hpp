@@ -1,4 +1,4 @@
-// An event as it arrives and is held: `Arrival` of streams/assembly/arrival.py in one block of memory.
+// `Arrival` of streams/assembly/arrival.py, an event in memory, as one block.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct RawHeader {
     std::optional<std::string_view> value;
 };
 
-// A record as a client gives it; everything in it belongs to somebody else.
+// A record from a client; all members are borrowed.
 struct RawRecord {
     PyObject* topic;
     int32_t partition;
@@ -27,7 +27,7 @@ struct RawRecord {
     std::vector<RawHeader> headers;
 };
 
-// Where a piece of an arrival stands in its bytes; a negative length says that there is none.
+// Position of a part in an arrival's bytes; a negative length means that it is missing.
 struct Piece {
     uint32_t at = 0;
     int32_t length = -1;
@@ -60,10 +60,10 @@ extern PyTypeObject ArrivalType;
 
 inline bool is_arrival(PyObject* object) { return Py_TYPE(object) == &ArrivalType; }
 
-// `record`, looked at; null with Python's error set where memory is short.
+// Parses `record`; null with Python's error set if out of memory.
 PyObject* arrival_of(const RawRecord& record);
 
-// Whether the subject can be a trajectory's id.
+// Whether the subject is a valid trajectory id.
 bool names_trajectory(const Arrival* arrival);
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// `Arrival` as Python sees it: its attributes, and how one is made of a record that another client read.
+// The Python type `Arrival`: its attributes, and its construction from another client's record.
 
 #include <algorithm>
 #include <cstring>
@@ -64,7 +64,7 @@ PyObject* get_headers(PyObject* object, void*) {
     return pairs.release();
 }
 
-// Null with Python's error set where `object` is neither bytes nor None.
+// Null with Python's error set if `object` is neither bytes nor None.
 bool optional_view(PyObject* object, const char* what, std::optional<std::string_view>& view) {
     if (object == Py_None) return true;
     if (!PyBytes_Check(object)) {

@@ -1,5 +1,5 @@
-// What of librdkafka's C interface is used. Its functions are found in the library that confluent-kafka brings along,
-// so that nothing has to be installed to build or run this.
+// The used part of librdkafka's C interface. The functions are looked up in the library bundled with confluent-kafka,
+// so that nothing needs to be installed to build or run this.
 #pragma once
 
 #include <dlfcn.h>
@@ -57,7 +57,7 @@ struct Library {
     int (*get_watermark_offsets)(Client*, const char* topic, int32_t partition, int64_t* low, int64_t* high);
     const char* (*error_text)(int error);
 
-    // Empty, or why it cannot be used. `path`: a library that is linked with librdkafka.
+    // Empty, or the reason why it cannot be used. `path`: a library that is linked with librdkafka.
     std::string load(const char* path) {
         void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (library == nullptr) return dlerror();

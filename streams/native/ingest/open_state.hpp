@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// What every event changes stands together: of thousands of open trajectories none is in the processor's cache.
+// Fields that every event changes are adjacent: with thousands of open trajectories none is in the processor's cache.
 struct OpenState {
     PyObject_HEAD
     PyObject* records;     // dict

@@ -1,7 +1,7 @@
-// The fold's ordinary event: the first of a new trajectory, or the next of one that is open and whole so far.
+// Folds ordinary events: the first of a new trajectory, or the next of an open one without gaps.
 //
-// The rules are in streams/assembly/fold.py, and its state stays where it is, in Python. Whatever is not plainly
-// ordinary is left to it, untouched: an end, a duplicate, a gap, a dead letter, what comes late, a deadline, a bound.
+// The rules are in streams/assembly/fold.py, and the state stays in Python. All other events are left to Python
+// unchanged: ends, duplicates, gaps, dead letters, late events, and events at a deadline or a limit.
 
 #include "ordinary_events.hpp"
 
@@ -27,18 +27,18 @@ struct OrdinaryEvents {
     PyTypeObject* trajectory_type;
     PyObject *log_ms, *idle_ms, *grace_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
     PyObject *ahead, *closed_count, *catch_up_at, *move_to_end;
-    uint32_t facts;  // a bit for each that is ordinary
-    std::vector<std::string>* others;  // types that are ordinary too, of which nothing else is known here
+    uint32_t facts;  // a bit for each ordinary type
+    std::vector<std::string>* others;  // further ordinary types, of which only the name is known
     Limits limits;
 };
 
-// The fold's fields that an ordinary event changes, as long as one call lasts.
+// The fold's fields that ordinary events change, for the duration of one call.
 struct Fold {
     Ref open, quiet, remembered, ahead;
     long long closed_count = 0, catch_up_at = 0;  // nothing closes here
     long long log_ms = 0, idle_ms = 0, grace_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
 
-    // The fold's clocks once a record with this timestamp has come.
+    // The fold's clocks after a record with this timestamp.
     struct Clocks {
         long long log_ms, idle_ms, grace_ms;
     };
@@ -85,7 +85,7 @@ bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
            set_number(object, self->held_bytes, fold.held_bytes);
 }
 
-// Whether a payload begins and ends as an object does: what does not is looked at more closely.
+// Whether a payload begins and ends like a JSON object; others are checked by Python.
 bool is_like_an_object(std::string_view value) {
     return !value.empty() && value.front() == '{' && value.back() == '}';
 }
@@ -119,7 +119,7 @@ void hold(Fold& fold, const Fold::Clocks& now, long long added) {
     fold.held_bytes += added;
 }
 
-// The first event of a trajectory that is not known yet, in its place.
+// Folds the first event of a new trajectory.
 Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object) {
     const std::string_view id = bytes_view(arrival->subject);
     const auto id_bytes = static_cast<long long>(id.size());
@@ -155,7 +155,7 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     return Took::kYes;
 }
 
-// The next event of a trajectory that is whole so far.
+// Folds the next event of a trajectory without gaps.
 Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object, OpenState* trajectory) {
     const bool whole = trajectory->end == Py_None && trajectory->contiguous == arrival->sequence &&
                        PyDict_GET_SIZE(trajectory->records) == arrival->sequence &&

@@ -1,4 +1,4 @@
-// One partition's committed records through librdkafka, which fetches, unpacks and checks on threads of its own.
+// Reads one partition's committed records with librdkafka, which fetches, unpacks and checks on its own threads.
 
 #include "partition_log.hpp"
 
@@ -95,7 +95,7 @@ std::optional<std::string_view> view(const void* data, size_t length) {
     return std::string_view(static_cast<const char*>(data), length);
 }
 
-// Headers of `message`; none where a name is no text.
+// Headers of `message`; none if a name is not valid text.
 void read_headers(const rdkafka::Library& library, const rdkafka::Message* message, std::vector<RawHeader>& headers) {
     headers.clear();
     rdkafka::HeaderList* list = nullptr;
@@ -112,7 +112,7 @@ void read_headers(const rdkafka::Library& library, const rdkafka::Message* messa
     }
 }
 
-// The arrival in `message`, an empty reference for the log's end; sets `failed` to its error for whatever else it is.
+// The arrival in `message`; an empty reference at the log end. For any other message `failed` is set to its error.
 Ref arrival_in(PartitionLog* self, const rdkafka::Message* message, int& failed) {
     Reading* reading = self->reading;
     if (message->error == rdkafka::kPartitionEof) {
@@ -151,7 +151,7 @@ PyObject* read(PyObject* object, PyObject* argument) {
     return guarded([&]() -> PyObject* {
         reading->messages.resize(static_cast<size_t>(most));
         const rdkafka::Library& library = reading->library;
-        // It takes what is there and does not wait, so the interpreter may.
+        // The call does not wait, so the GIL is kept.
         const ptrdiff_t count =
             library.consume_batch_queue(reading->queue, 0, reading->messages.data(), reading->messages.size());
         Ref arrivals(PyList_New(0));

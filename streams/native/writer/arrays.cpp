@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kCompressed = "zstd:";
 
-// By Python; what it refuses is doubted, so that the model says what is wrong.
+// Decoded by Python; if Python refuses it, the result is doubt, and the model reports the error.
 Outcome unpack(const ArrayCodec& codec, std::string_view text, char typecode, std::string& bytes) {
     const Ref values(PyObject_CallFunction(codec.decode.get(), "s#C", text.data(),
                                            static_cast<Py_ssize_t>(text.size()), typecode));

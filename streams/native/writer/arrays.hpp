@@ -1,4 +1,4 @@
-// Token arrays on the wire, as in schemas/arrays.py, which also unpacks and packs what is compressed.
+// The wire format of token arrays, as in schemas/arrays.py, which handles compressed arrays.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace headrace {
 
 static_assert(sizeof(float) == 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays go on the wire as they stand");
 
-// What Python is asked for.
+// Python objects used for arrays.
 struct ArrayCodec {
     Ref array_type;  // array.array
     Ref encode;      // encode_array(values) -> str
@@ -23,7 +23,7 @@ struct ArrayCodec {
 
 enum class Outcome { kDone, kDoubt, kError };  // kError: with Python's error set
 
-// The bytes that `text` stands for: whole items of `item_size`.
+// Decodes `text` into bytes: whole items of `item_size`.
 Outcome read_array(const ArrayCodec& codec, std::string_view text, char typecode, size_t item_size, std::string& bytes);
 
 // Appends the wire form of `bytes`, with quotes; false with Python's error set.

@@ -1,4 +1,4 @@
-// Base64 (RFC 4648) as Python's binascii has it in strict mode.
+// Base64 (RFC 4648), like Python's binascii in strict mode.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ inline constexpr std::array<int8_t, 256> kBase64Values = [] {
     return values;
 }();
 
-// Appends what `text` stands for; false where it is not base64 in its plainest form.
+// Appends the decoded bytes of `text`; false if it is not canonical base64.
 inline bool decode_base64(std::string_view text, std::string& bytes) {
     if (text.size() % 4) return false;
     const size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;

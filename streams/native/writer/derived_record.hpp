@@ -1,4 +1,4 @@
-// Key and headers of a trajectory's record, as `trajectory_record` of assembly/trajectory_record.py gives them.
+// Key and headers of a trajectory's record, as built by `trajectory_record` of assembly/trajectory_record.py.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace headrace {
 
 class RecordRules {
 public:
-    // `headers`: those of any such record, in order; `id_prefix`: what every id is hashed from first. False with
+    // `headers`: template headers, in order; `id_prefix`: the prefix of every id's hash input. False with
     // Python's error set.
     bool make(PyObject* headers, PyObject* id_prefix, PyObject* sha1, PyObject* sha256);
 
-    // Makes `key` and `headers`. `traceparent`: of where the trace comes from, or empty.
+    // Builds `key` and `headers`. `traceparent`: the trace to continue, or empty.
     Outcome write(std::string_view trajectory_id, int32_t partition, int64_t offset, int64_t time_ms,
                   std::string_view traceparent, Ref& key, Ref& headers) const;
 
@@ -25,7 +25,7 @@ private:
     enum Varying { kSame, kId, kTime, kSubject, kTrace };
     struct Header {
         Varying varying;
-        Ref pair;  // as it is where it is the same in every record
+        Ref pair;  // the finished pair if it is the same in every record
     };
 
     bool append_id(std::string_view trajectory_id, int32_t partition, int64_t offset, std::string& id) const;

@@ -1,4 +1,4 @@
-// Hashes by Python's hashlib: OpenSSL has the fast ones, and no library has to be found to build this.
+// Hashes with Python's hashlib, which uses OpenSSL's fast implementations; no library is needed to build this.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-// A hash under way: made by a constructor of hashlib, with what comes first. Whatever fails leaves Python's error set.
+// A running hash, created by a constructor of hashlib with its first input. Failures leave Python's error set.
 class Hash {
 public:
     Hash() = default;
@@ -27,7 +27,7 @@ public:
         return bytes && Ref(PyObject_CallMethodOneArg(hash_.get(), name, bytes.get()));
     }
 
-    // Appends the digest of what came so far, in lower-case hex; its first `most` bytes.
+    // Appends the current digest in lower-case hex; its first `most` bytes.
     bool append_hex(std::string& text, size_t most = SIZE_MAX) const {
         static PyObject* const name = PyUnicode_InternFromString("digest");
         const Ref digest(hash_ ? PyObject_CallMethodNoArgs(hash_.get(), name) : nullptr);

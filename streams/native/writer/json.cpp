@@ -14,14 +14,14 @@ namespace {
 constexpr double kPlainFloat = 1e10;  // PLAIN_FLOAT of streams/structs.py
 constexpr double kLeastPlain = 1e-3;  // from here on no writer uses an exponent
 constexpr int kMaxDigits = 18;        // of an integer, so that it fits 64 bits
-constexpr int kExactDigits = 15;      // a decimal with at most so many digits is the shortest for its double
+constexpr int kExactDigits = 15;      // a decimal with at most this many digits is the shortest for its double
 constexpr size_t kFewKeys = 8;
 constexpr size_t kMaxKeys = 256;      // of an object whose keys are compared with one another
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// How many of eight bytes are plain ASCII before the first that is not: a control character, a quote, a backslash, or
-// part of a longer character. (Of the marks that the subtractions leave, the lowest is always right.)
+// Counts the plain ASCII bytes of eight before the first that is not plain: a control character, a quote, a backslash,
+// or part of a longer character. (Of the marks that the subtractions leave, the lowest is always correct.)
 int plain_prefix(uint64_t word) {
     static_assert(std::endian::native == std::endian::little);
     constexpr uint64_t kOnes = 0x0101010101010101u, kHighs = 0x8080808080808080u;
@@ -62,8 +62,8 @@ bool JsonScanner::string(std::string_view& contents) {
     }
 }
 
-// Only escapes that would be written again: short forms where there is one, \u00 and lower-case digits for the other
-// control characters, none for anything else.
+// Accepts only escapes that would be written: the short form if there is one, \u00 and lower-case digits for other
+// control characters, and none for anything else.
 bool JsonScanner::escape() {
     if (end_ - at_ < 2) return false;
     if (std::string_view("\"\\bfnrt").find(at_[1]) != std::string_view::npos) {

@@ -1,9 +1,9 @@
-// JSON that is already in the form in which it would be written again, so that a piece of it can go on as it is.
+// Reads JSON that is already in the form in which it would be written, so that parts of it can be copied unchanged.
 //
 //     {"query":"where does ada work","limit":3}      taken
 //     {"query": "a\u0064a", "limit": 3.00}           doubted: spaces, a needless escape, a float that Python writes 3.0
 //
-// Doubt is no error: what is doubted is read by slower and more patient code.
+// Doubt is not an error: doubtful input is read by slower and more general code.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct Number {
     double value = 0;
 };
 
-// Reads from the front of a text. A function returns false in doubt; then nothing more may be asked.
+// Reads from the front of a text. A function returns false in doubt; then no other function may be called.
 class JsonScanner {
 public:
     explicit JsonScanner(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
 
-    // Between the pieces of a payload itself spaces do no harm: they are not handed on.
+    // Spaces between the parts of a payload are harmless, because they are not copied.
     void skip_spaces() {
         while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
     }
@@ -37,7 +37,7 @@ public:
     }
     const char* position() const { return at_; }
 
-    // The contents of a string, escapes as they stand.
+    // The contents of a string, with its escapes.
     bool string(std::string_view& contents);
     // A float has |value| < 1e10 and no exponent: pydantic and msgspec write others in different forms.
     bool number(Number& number);

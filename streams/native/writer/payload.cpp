@@ -64,7 +64,7 @@ bool read_field(const Field& field, JsonScanner& scanner, bool known_only, int d
     return read;
 }
 
-// Index of the field `name`, looked for from `next` on, as fields mostly come in the model's order; or their count.
+// Index of the field `name`, searched from `next` on, as most fields are in the model's order; or the field count.
 size_t find_field(const Shape& shape, std::string_view name, size_t next) {
     const size_t count = shape.fields.size();
     for (size_t index = next; index < count; ++index) {
@@ -93,7 +93,7 @@ bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int 
         scanner.skip_spaces();
         const size_t index = find_field(shape, name, next);
         if (index < count) {
-            if (payload.fields[index]) return false;  // twice: the later would replace the earlier
+            if (payload.fields[index]) return false;  // duplicate: the later would replace the earlier
             Value& value = payload.read[index];
             payload.fields[index] = &value;
             if (!read_field(shape.fields[index], scanner, known_only, depth + 1, value)) return false;
@@ -190,7 +190,7 @@ bool make_shape(PyObject* fields, Shape& shape) {
         PyErr_Format(PyExc_ValueError, "more than %zu fields", kMaxFields);
         return false;
     }
-    // Only now: a preset's views point into its field, which must not move any more.
+    // Done last, because a preset's views point into its field, which must not move afterwards.
     for (Field& field : shape.fields) {
         if (field.required || field.kind == Kind::kUnknown) continue;
         JsonScanner scanner(field.default_json);

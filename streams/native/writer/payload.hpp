@@ -1,5 +1,5 @@
-// A payload read by the shape of its model. The shape comes from the pydantic model itself (native/shapes.py), which
-// stays the one schema; what is not plainly right is doubted.
+// Reads a payload by the shape of its model. The shape is generated from the pydantic model (native/shapes.py), which
+// remains the only schema; anything that is not plainly valid is doubted.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace headrace {
 
 inline constexpr size_t kMaxFields = 64;
 
-// A known part is one in which a field that the shape does not have is always a doubt. An unknown field is one that this
-// module was not built for, or cannot read: a payload that has it is a doubt.
+// In a known part, a field that the shape lacks is always a doubt. An unknown field is one that this module was not
+// built for, or cannot read: a payload with such a field is a doubt.
 enum class Kind {
     kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kKnownPart, kParts, kUnknown
 };
@@ -26,24 +26,24 @@ enum class Kind {
 struct Shape;
 struct Value;
 
-// The fields of one payload or part of it, in the shape's order: views into the text that was read. Used again for the
-// next, so that memory is asked for once.
+// The fields of one payload or part, in the shape's order: views into the input. Reused for the next payload, so that
+// memory is allocated once.
 struct Payload {
-    std::vector<const Value*> fields;  // what was read, or the shape's preset
+    std::vector<const Value*> fields;  // the value read, or the shape's preset
     std::vector<Value> read;
 
     const Value& operator[](int field) const { return *fields[static_cast<size_t>(field)]; }
 };
 
-// What a field holds.
+// The value of a field.
 struct Value {
     std::string_view json;  // as it would be written
     std::string_view text;  // contents of a text or a choice
     bool is_null = false;
     Number number;
     std::vector<std::string_view> texts;  // contents of each of several texts
-    std::vector<Payload> parts;           // room for parts, of which
-    size_t part_count = 0;                // so many are there
+    std::vector<Payload> parts;           // storage for parts, of which
+    size_t part_count = 0;                // this many are in use
 
     bool flag() const { return json == "true"; }
     std::span<const Payload> all_parts() const { return {parts.data(), part_count}; }
@@ -59,7 +59,7 @@ struct Field {
     bool nullable;
     bool required;
     std::string default_json;
-    // `most` of a text: its longest, in bytes as it stands.
+    // `most` of a text: its maximum length in raw bytes.
     double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
     bool above_least = false;
     std::vector<std::string> choices;
@@ -70,13 +70,13 @@ struct Field {
 struct Shape {
     std::vector<Field> fields;  // at most kMaxFields
 
-    // Whether there is one: payloads without are left to Python.
+    // Whether there is a shape; payloads without one are left to Python.
     explicit operator bool() const { return !fields.empty(); }
-    // Index of a field; negative with Python's error set where there is none.
+    // Index of a field; negative with Python's error set if there is none.
     int at(const char* name) const;
 };
 
-// Fills `payload` from an object; false in doubt. `known_only`: a field that the shape does not have is a doubt too.
+// Fills `payload` from an object; false in doubt. `known_only`: a field that the shape lacks is also a doubt.
 bool read_payload(const Shape& shape, std::string_view json, bool known_only, Payload& payload);
 
 // `shape` from a list of (name, kind, nullable, default or None, least, above least, most, choices, part), see

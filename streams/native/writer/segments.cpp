@@ -11,7 +11,7 @@ constexpr size_t kTokenBytes = 4;
 
 int64_t count_of(std::string_view token_bytes) { return static_cast<int64_t>(token_bytes.size() / kTokenBytes); }
 
-// As `_logprobs` of schemas/arrays.py: what is beyond is for Python to refuse.
+// As `_logprobs` of schemas/arrays.py: larger values are left for Python to refuse.
 bool are_logprobs(std::string_view floats, double most) {
     for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
         float value;
@@ -146,7 +146,7 @@ bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
             return true;
         }
     } else if (!current.empty() && context.starts_with(current)) {
-        context.remove_prefix(current.size());  // an SDK that sends whole contexts: what was there is the prefix
+        context.remove_prefix(current.size());  // the SDK sends whole contexts: the current tokens are the prefix
     } else {
         draft = &drafts_.emplace_back();
     }
@@ -159,7 +159,7 @@ bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
     return true;
 }
 
-// `matches`: whether the draft's tokens have that hash. They only grow, so each is hashed once. False with Python's
+// `matches`: whether the draft's tokens have this hash. They only grow, so each is hashed once. False with Python's
 // error set.
 bool SegmentFold::prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const {
     if (!draft.hash && !(draft.hash = Hash(rules_.sha256))) return false;

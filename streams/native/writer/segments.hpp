@@ -1,4 +1,4 @@
-// Model calls → segments, as `SegmentFold` of assembly/segments.py: the same rules over the same fields.
+// Folds model calls into segments, like `SegmentFold` of assembly/segments.py: the same rules over the same fields.
 #pragma once
 
 #include <bitset>
@@ -14,7 +14,7 @@
 
 namespace headrace {
 
-// Of records.Defect, those that follow from what is in events.
+// The values of records.Defect that follow from the content of events.
 enum Defect {
     kNoStart, kNoConsent, kFrozenRole, kRedacted, kNoTokenIds, kNoLogprobs, kNothingSampled, kUnknownVersion,
     kOtherRun, kBrokenPrefix, kTruncatedSampling, kGreedySampling, kAlteredSampling, kUnknownSampling, kTooManyTokens, kDefects
@@ -28,7 +28,7 @@ struct CallFields {
     int temperature, top_p, top_k, min_p;
     int presence_penalty, frequency_penalty, repetition_penalty, min_tokens, altered_by, sampled_logprobs;
 
-    // False with Python's error set where the shape lacks one.
+    // False with Python's error set if the shape lacks one.
     bool find(const Shape& call);
 };
 
@@ -49,7 +49,7 @@ public:
 
     // Whether an engine named a training run other than `run`, a text as JSON.
     bool sampled_by_another(std::string_view run) const { return several_runs_ || (!run_.empty() && run_ != run); }
-    // Takes the next model call; kDoubt where its arrays do not agree.
+    // Folds the next model call; kDoubt if its arrays are inconsistent.
     Outcome add(const Payload& call, int64_t& sampled);
     // Appends the list of segments; false with Python's error set.
     bool write(std::string& json) const;
@@ -91,7 +91,7 @@ private:
 
     const SegmentRules& rules_;
     size_t tokens_ = 0;
-    std::string_view run_;  // JSON: the first that an engine named, or empty
+    std::string_view run_;  // JSON: the first run that an engine named, or empty
     bool several_runs_ = false;
     std::vector<Draft> drafts_;
     bool lost_ = false;

@@ -9,7 +9,7 @@
 namespace headrace {
 namespace {
 
-constexpr size_t kEventsKept = 1024, kBytesKept = 1 << 20;  // room that is kept from one trajectory to the next
+constexpr size_t kEventsKept = 1024, kBytesKept = 1 << 20;  // buffer sizes kept between trajectories
 
 class Assembly {
 public:
@@ -42,7 +42,7 @@ Outcome Assembly::take(size_t index, const Arrival* arrival) {
     const Fact fact = arrival->fact;
     if (fact == kFacts || !arrival->value || arrival->time_ms == kNoTime) return Outcome::kDoubt;
     Payload& payload = payloads_[index];
-    // A start goes on as a whole, unknown fields included.
+    // A start is copied as a whole, unknown fields included.
     const Shape& shape = rules_.shapes[fact];
     if (!shape || !read_payload(shape, arrival->view(arrival->value), fact == kStarted, payload)) return Outcome::kDoubt;
     earliest_ = std::min(earliest_, arrival->time_ms);
@@ -152,7 +152,7 @@ Outcome Assembly::write(const About& about, std::string& json) {
     return json.size() > rules_.max_record_bytes ? Outcome::kDoubt : Outcome::kDone;
 }
 
-// Whether `text` stands in JSON as it is.
+// Whether `text` needs no escapes in JSON.
 bool is_plain_text(std::string_view text) {
     return std::none_of(text.begin(), text.end(),
                         [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\'; });
@@ -185,7 +185,7 @@ Outcome write_trajectory(const TrajectoryRules& rules, PyObject* records, const 
         room.arrivals.push_back(arrival);
     }
     for (size_t index = 0; index < count; ++index) {
-        // Most came so long ago that they are in no cache any more.
+        // Most arrived so long ago that they are no longer in any cache.
         if (index + 1 < count) prefetch(room.arrivals[index + 1]);
         bytes += static_cast<size_t>(room.arrivals[index]->size);
         const Outcome taken = assembly.take(index, room.arrivals[index]);

@@ -1,7 +1,7 @@
-// A closed trajectory's arrivals → the JSON of its record, as `conclude` of assembly/assemble.py would write it.
+// Writes the JSON of a closed trajectory's record from its arrivals, as `conclude` of assembly/assemble.py would.
 //
-// Only where nothing is missing, late or unreadable; and whatever is doubted in any of its events, Python reads again
-// from the start.
+// Only for trajectories without missing, late or unreadable events. If any event is doubted, Python reads the whole
+// trajectory again.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace headrace {
 
-// What is the same for every trajectory; made in trajectory_rules.cpp.
+// Data shared by all trajectories; built in trajectory_rules.cpp.
 struct TrajectoryRules {
     std::array<Shape, kFacts> shapes;
     ArrayCodec codec;
@@ -27,8 +27,8 @@ struct TrajectoryRules {
     std::array<Defect, kDefects> defect_order;
     size_t max_record_bytes;
 
-    // From the models' shapes, the fields of the records, and all defects in order. False with Python's error set
-    // where this module was built for others.
+    // Initialised from the models' shapes, the fields of the records, and all defects in order. False with Python's
+    // error set if this module was built for others.
     bool find(PyObject* shapes, PyObject* fields, PyObject* defects);
 };
 
@@ -38,7 +38,7 @@ inline constexpr std::array<const char*, kDefects> kDefectNames = {
     "greedy_sampling",  "altered_sampling", "unknown_sampling", "oversize",
 };
 
-// What a history knows beside its arrivals.
+// The data of a history in addition to its arrivals.
 struct About {
     std::string_view trajectory_id;
     long long duplicates;
@@ -47,15 +47,15 @@ struct About {
     std::optional<std::string_view> start_id;
 };
 
-// Room that one trajectory after the other uses.
+// Buffers that are reused from one trajectory to the next.
 struct Room {
     std::vector<const Arrival*> arrivals;
     std::vector<Payload> payloads;
     std::string json;
 };
 
-// Writes to `room.json` what `records`, a dict of arrivals by sequence number, add up to; `traceparent` becomes a view
-// of the first in them that is one, or empty.
+// Writes the trajectory of `records`, a dict of arrivals by sequence number, to `room.json`. `traceparent` becomes a
+// view of the first valid one in them, or empty.
 Outcome write_trajectory(const TrajectoryRules& rules, PyObject* records, const About& about, Room& room,
                          std::string_view& traceparent);
 

@@ -5,7 +5,7 @@
 namespace headrace {
 namespace {
 
-// What is written, part by part. A module that was built before a model gained a field must not go on without it.
+// The written fields, part by part. A module that was built before a model gained a field must not write without it.
 constexpr const char* kWritten[] = {
     "trajectory_id", "started", "segments", "turns", "tools", "critical_steps", "total_steps", "subagents_assigned",
     "subagents_finished", "sampled_tokens", "status", "answer", "outcome", "missing", "missing_ranges",
@@ -21,7 +21,7 @@ constexpr const char* kWritten[] = {
     "partition", "offset",
 };
 
-// Defects that never are in a trajectory that is written here.
+// Defects that never occur in a trajectory written by this module.
 constexpr std::string_view kFoundElsewhere[] = {"conflict", "missing_events", "no_end", "bad_event"};
 
 bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
@@ -53,7 +53,7 @@ bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
                             rules.shapes[kPruned], rules.shapes[kSubagentFinished]);
 }
 
-// The order in which defects are named, from all of their names in order.
+// The order in which defects are listed, from all defect names in order.
 bool find_order(PyObject* names, TrajectoryRules& rules) {
     size_t found = 0;
     const Ref sequence(PySequence_Fast(names, "defects must be a sequence"));

@@ -1,4 +1,4 @@
-// A closed trajectory → its record, for Python.
+// The Python type that writes the record of a closed trajectory.
 
 #include "trajectory_writer.hpp"
 
@@ -103,7 +103,7 @@ void destroy(PyObject* object) {
 
 PyMethodDef kMethods[] = {
     {"write", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(write)), METH_FASTCALL,
-     "Key, value and headers of the record of the trajectory that `records` add up to, or None in doubt."},
+     "Key, value and headers of the record of the trajectory with these `records`, or None in doubt."},
     {nullptr, nullptr, 0, nullptr},
 };
 

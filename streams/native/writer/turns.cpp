@@ -7,8 +7,8 @@
 namespace headrace {
 namespace {
 
-constexpr size_t kMostWaiting = 256, kMostTools = 256;  // looked through one by one
-constexpr int64_t kMostSteps = 1'000'000'000'000;  // of one sub-agent: 65,536 of them add up to less than 2^63
+constexpr size_t kMostWaiting = 256, kMostTools = 256;  // searched linearly
+constexpr int64_t kMostSteps = 1'000'000'000'000;  // of one sub-agent: the sum over 65,536 of them is below 2^63
 
 bool append_float(double value, std::string& json) {
     if (value != 0 && (std::fabs(value) < 1e-3 || std::fabs(value) >= 1e15)) return false;

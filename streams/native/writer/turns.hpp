@@ -1,4 +1,4 @@
-// Facts → turns, tool statistics and steps, as `TurnFold` of assembly/turns.py: the same rules over the same fields.
+// Folds facts into turns, tool statistics and steps, like `TurnFold` of assembly/turns.py: the same rules and fields.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct TurnFields {
     int pruned_ids;                                            // of a ContextPruned
     int stage, finished_status, steps;                         // of a SubagentFinished
 
-    // False with Python's error set where a shape lacks one.
+    // False with Python's error set if a shape lacks one.
     bool find(const Shape& called, const Shape& used, const Shape& returned, const Shape& pruned,
               const Shape& finished);
 };
 
-// Payloads that it is given must stay where they are until it has written.
+// Payloads must stay in place until everything is written.
 class TurnFold {
 public:
     explicit TurnFold(const TurnFields& fields) : fields_(fields) {}
@@ -32,18 +32,18 @@ public:
     int64_t subagents_assigned = 0, subagents_finished = 0;
 
     void called(const Payload& fact, int64_t sampled_tokens);
-    // False in doubt: more uses wait for their return than are looked through.
+    // False in doubt: too many uses wait for their return.
     bool used(const Payload& fact);
     void returned(const Payload& fact);
     void pruned(const Payload& fact);
     void summarized() { turn().summarized = true; }
-    // False in doubt: more steps than can be added up.
+    // False in doubt: more steps than can be summed.
     bool finished(const Payload& fact);
 
     int64_t critical_steps() const;
     int64_t total_steps() const { return model_calls_ + subagent_steps_; }
     void write_turns(std::string& json) const;
-    // False in doubt: too many tools, or seconds that others would write in another form.
+    // False in doubt: too many tools, or seconds that Python would write differently.
     bool write_statistics(std::string& json) const;
 
 private:
