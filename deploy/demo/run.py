@@ -13,7 +13,7 @@ from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.summary import Summary, render
 from headrace.deploy.errors import StackError
-from headrace.deploy.stack.foreground import show
+from headrace.deploy.stack.foreground import print_change
 from headrace.deploy.stack.stack import running_stack
 from headrace.deploy.stack.state import is_locked
 from headrace.deploy.system.data_folder import command_on, make_folder
@@ -66,7 +66,9 @@ async def _run(settings: Settings, plan: DemoPlan, plot: Path, json_path: Path |
     async with AsyncExitStack() as exits:
         peak = await exits.enter_async_context(peak_memory())
         async with phases.phase("start"):
-            stack = await exits.enter_async_context(running_stack(settings, on_progress=show, on_note=print_line))
+            stack = await exits.enter_async_context(
+                running_stack(settings, on_progress=print_change, on_note=print_line)
+            )
         print_line(f"Watch it at {stack.addresses['dashboard']}")
         summary = await run_circle(stack, plan, phases, peak, plot, print_line)
         _show(summary, plot, json_path)

@@ -24,15 +24,15 @@ _ERROR = "\nError: "
 _PROBLEMS = {State.FAILED, State.RESTARTING}
 
 
-def show(progress: StateChange) -> None:
+def print_change(change: StateChange) -> None:
     """Print a line about a part that is ready, starts with a message, or failed."""
-    if progress.state in _PROBLEMS:
-        print_error(f"  {progress.part:<11} {progress.state}: {progress.message}")
-    elif progress.state is State.STARTING and progress.message:
-        print_redacted(f"  {progress.part:<11}            {progress.message} …")
-    elif progress.state in {State.READY, State.EXTERNAL}:
-        took = f"{progress.seconds:6.1f} s" if progress.state is State.READY else "external"
-        print_redacted(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
+    if change.state in _PROBLEMS:
+        print_error(f"  {change.part:<11} {change.state}: {change.message}")
+    elif change.state is State.STARTING and change.message:
+        print_redacted(f"  {change.part:<11}            {change.message} …")
+    elif change.state in {State.READY, State.EXTERNAL}:
+        took = f"{change.seconds:6.1f} s" if change.state is State.READY else "external"
+        print_redacted(f"  {change.part:<11} {took}   {change.message}".rstrip())
 
 
 def run_in_foreground(settings: Settings, without: Collection[str]) -> None:
@@ -63,7 +63,7 @@ async def _until_signalled(settings: Settings, without: Collection[str]) -> bool
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     print_line(f"Starting headrace on {settings.data}")
     try:
-        async with running_stack(settings, without, show, on_note=print_line) as stack:
+        async with running_stack(settings, without, print_change, on_note=print_line) as stack:
             was_up = True
             _show_addresses(stack, settings.data)
             await asyncio.Event().wait()
