@@ -101,8 +101,8 @@ def test_broken_events_are_dead_letters_and_the_rest_continues() -> None:
     events.insert(1, Message(b"k", b"?", []))
     events[3] = Message(events[3].key, b"{", events[3].headers)
     records = drive(TOPOLOGY, events)
-    letters = [letter for letter in records["dead-letters"] if isinstance(letter, DeadLetter)]
-    assert [(letter.offset, letter.error.value) for letter in letters] == [(1, "bad_headers"), (3, "bad_json")]
+    dead_letters = [letter for letter in records["dead-letters"] if isinstance(letter, DeadLetter)]
+    assert [(letter.offset, letter.error.value) for letter in dead_letters] == [(1, "bad_headers"), (3, "bad_json")]
     rejected = {entry.trajectory_id: entry.reason for entry in records["rejected"] if isinstance(entry, Rejection)}
     assert rejected["g-1"] == Reason.BAD_EVENT
 
@@ -177,8 +177,8 @@ def test_a_function_that_replaces_score_gets_no_feedback() -> None:
 
 def test_feedback_that_cannot_be_read_is_a_dead_letter() -> None:
     broken = replace(feedback("g-1", 1.0, T0), value=b"{")
-    letters = drive(TOPOLOGY, [broken], rewards=Rewards({}, LIKED))["dead-letters"]
-    assert [(letter.topic, letter.error.value) for letter in letters if isinstance(letter, DeadLetter)] == [
+    dead_letters = drive(TOPOLOGY, [broken], rewards=Rewards({}, LIKED))["dead-letters"]
+    assert [(letter.topic, letter.error.value) for letter in dead_letters if isinstance(letter, DeadLetter)] == [
         ("feedback", "bad_json")
     ]
 

@@ -55,8 +55,8 @@ def test_a_row_has_the_tables_columns() -> None:
 
 
 def test_no_group_of_ours_is_left_out_however_many_others_there_are() -> None:
-    strangers = [f"a-{number:04}" for number in range(10 * OTHERS_PER_PASS)]
-    groups, asked = GroupRotation(), dict.fromkeys([*strangers, "ours", "zz"], 0)
+    others = [f"a-{number:04}" for number in range(10 * OTHERS_PER_PASS)]
+    groups, asked = GroupRotation(), dict.fromkeys([*others, "ours", "zz"], 0)
     for turn in range(30):
         if turn == 5:
             asked["new"] = 0
@@ -66,7 +66,7 @@ def test_no_group_of_ours_is_left_out_however_many_others_there_are() -> None:
         assert turn == 0 or len(due) <= OTHERS_PER_PASS + 3
     assert (asked["ours"], asked["new"]) == (30, 25)
     # Other groups are queried again in turns, so a group that becomes ours is found.
-    assert {asked[name] for name in strangers} <= {3, 4}
+    assert {asked[name] for name in others} <= {3, 4}
     assert asked["zz"] > 10
     assert "ours" not in groups.due(["zz"])
 

@@ -241,15 +241,15 @@ def test_unreadable_records_become_dead_letters_and_the_worker_continues(kafka: 
         produce(kafka, TRAJECTORIES, [good], partition=2)
         until(lambda: bool(records(kafka, REJECTED, "poison-good")), "the good one is decided", running.log)
 
-        def letters() -> list[DeadLetter]:
+        def dead_letters() -> list[DeadLetter]:
             async def run() -> list[DeadLetter]:
                 found = [decode(r.headers, r.value)[1] async for r in read_to_end(kafka, DEAD_LETTERS)]
                 return [letter for letter in found if isinstance(letter, DeadLetter) and letter.partition == 2]
 
             return asyncio.run(run())
 
-        until(lambda: len(letters()) >= 3, "three dead letters", running.log)
-        found = {(letter.topic, letter.error): original_bytes(letter) for letter in letters()}
+        until(lambda: len(dead_letters()) >= 3, "three dead letters", running.log)
+        found = {(letter.topic, letter.error): original_bytes(letter) for letter in dead_letters()}
     assert found == {
         ("trajectories", DeadLetterError.BAD_JSON): bad_trajectory.value,
         ("trajectories", DeadLetterError.BAD_HEADERS): foreign.value,
@@ -268,13 +268,13 @@ def test_an_exception_for_one_record_is_a_dead_letter_and_an_alert_and_the_other
         assert b"planted" in running.log.read_bytes()
     assert not records(kafka, REWARDS, "raise-25")
 
-    async def said() -> list[Any]:
+    async def reported() -> list[Any]:
         read = [
             decode(r.headers, r.value)[1] for topic in (DEAD_LETTERS, ALERTS) async for r in read_to_end(kafka, topic)
         ]
         return [each for each in read if isinstance(each, Alert) or each.error is DeadLetterError.RAISED]
 
-    letter, alert = asyncio.run(said())
+    letter, alert = asyncio.run(reported())
     assert original_bytes(letter) == messages[25].value
     assert "planted" in alert.message
 

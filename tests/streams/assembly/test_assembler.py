@@ -156,7 +156,7 @@ def batch(log: dict[int, list[KafkaRecord]], limits: FoldLimits) -> tuple[Writte
     return found, dead
 
 
-async def letters(bootstrap: str) -> list[DeadLetter]:
+async def dead_letters(bootstrap: str) -> list[DeadLetter]:
     return [DeadLetter.model_validate_json(record.value or b"") for record in await everything(bootstrap, DEAD_LETTERS)]
 
 
@@ -202,13 +202,13 @@ async def test_bad_records_are_dead_letters_with_offset_error_and_every_byte_and
         DeadLetterError.BAD_HEADERS: bare,
     }
     records = [*good[:1], *one[:2], *bad.values(), *one[3:], *good[1:]]
-    before = {(letter.partition, letter.offset) for letter in await letters(kafka)}
+    before = {(letter.partition, letter.offset) for letter in await dead_letters(kafka)}
     async with assembling(config(kafka)):
         places = await produce(kafka, records)
-        await until(lambda: letters(kafka), lambda seen: len(seen) == len(before) + len(bad))
+        await until(lambda: dead_letters(kafka), lambda seen: len(seen) == len(before) + len(bad))
         found = await until(lambda: trajectories(kafka, "bad-"), lambda seen: {"bad-good", "bad-one"} <= set(seen))
     stood = {id(record): place for record, place in zip(records, places, strict=True)}
-    found_letters = {letter.error: letter for letter in await letters(kafka)}
+    found_letters = {letter.error: letter for letter in await dead_letters(kafka)}
     assert set(found_letters) == set(bad)
     for error, record in bad.items():
         letter, place = found_letters[error], stood[id(record)]
@@ -379,4 +379,4 @@ async def test_repeated_kill_9_loses_and_duplicates_nothing(kafka: str) -> None:
     oracle = expected(log, limits)
     assert {partition: [value for _, value, _, _ in rows] for partition, rows in found.items()} == oracle.trajectories
     assert set(oracle.letters) == dead
-    assert sorted((letter.partition, letter.offset) for letter in await letters(kafka)) == sorted(dead)
+    assert sorted((letter.partition, letter.offset) for letter in await dead_letters(kafka)) == sorted(dead)

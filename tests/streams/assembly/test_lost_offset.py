@@ -130,8 +130,8 @@ async def test_unread_expired_records_raise_an_alert(kafka: str) -> None:
     async with assembling(kafka):
         await produce(kafka, session("kept", "ask"))
         await until_written(kafka, {"kept"})
-    said = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
-    alerts = [each for each in said if isinstance(each, Alert) and each.kind == "records_expired"]
+    payloads = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
+    alerts = [each for each in payloads if isinstance(each, Alert) and each.kind == "records_expired"]
     assert [alert.details["unread"] for alert in alerts] == [begin - end]
     assert f"events[{PARTITION}] starts at {begin}" in alerts[0].message
 

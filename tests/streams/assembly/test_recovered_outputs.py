@@ -167,8 +167,8 @@ async def test_reading_starts_at_the_given_offset_or_at_the_last_records(kafka: 
     async with open_producer(kafka) as producer:
         sent = [await send(producer, TRAJECTORIES, message, 0) for _, message, _ in batch(records, FoldLimits())]
         offsets = [(await each).offset for each in sent]
-    told, _ = await recovered_outputs(kafka, target, begin=offsets[3], remember=2)
+    from_offset, _ = await recovered_outputs(kafka, target, begin=offsets[3], remember=2)
     last, end = await recovered_outputs(kafka, target, begin=None, remember=4)
-    assert [emitted.remembered.subject for emitted in told] == [b"t3", b"t4"]
+    assert [emitted.remembered.subject for emitted in from_offset] == [b"t3", b"t4"]
     assert [emitted.remembered.subject for emitted in last] == [b"t1", b"t2", b"t3", b"t4"]
     assert end == offsets[-1] + 1

@@ -321,7 +321,7 @@ class TestTurns:
         assert (result.subagents_assigned, result.subagents_finished) == (4, 3)
 
 
-def settled(*between: Record, payloads: dict[int, bytes] | None = None) -> list[tuple[str, bytes]]:
+def concluded(*between: Record, payloads: dict[int, bytes] | None = None) -> list[tuple[str, bytes]]:
     """Topic and payload of the record for a history, by the production code path."""
     fold = PartitionFold(FoldLimits())
     whole = [started(), *between, TrajectoryEnded()]
@@ -338,19 +338,19 @@ class TestRecord:
     @pytest.mark.parametrize(("depth", "fits"), [(MAX_NESTING - 1, True), (MAX_NESTING, False), (190, False)])
     def test_payloads_the_next_parser_could_not_read_are_refused(self, depth: int, fits: bool) -> None:
         nested = b'{"call_id":"c","tool":"t","result":' + b"[" * depth + b"]" * depth + b"}"
-        out = settled(called([1], [2]), ToolReturned(call_id="c", tool="t"), payloads={2: nested})
+        out = concluded(called([1], [2]), ToolReturned(call_id="c", tool="t"), payloads={2: nested})
         assert [topic for topic, _ in out] == ["trajectories"] + ([] if fits else ["dead-letters"])
         result = Trajectory.model_validate_json(out[0][1])
         assert result.defects == ([] if fits else [Defect.BAD_EVENT])
 
     def test_brackets_inside_text_are_not_depth(self) -> None:
         text = ToolReturned(call_id="c", tool="t", result='\\"[[{{' * 100)
-        assert [topic for topic, _ in settled(called([1], [2]), text)] == ["trajectories"]
+        assert [topic for topic, _ in concluded(called([1], [2]), text)] == ["trajectories"]
 
     def test_a_record_too_large_for_the_topic_is_written_without_bulk_and_labelled(self) -> None:
         numbers = b'{"call_id":"c","tool":"t","result":[' + b",".join([b"1e15"] * 180_000) + b"]}"
         many = [ToolReturned(call_id="c", tool="t") for _ in range(9)]
-        (out,) = settled(called([1], [2]), *many, payloads=dict.fromkeys(range(2, 11), numbers))
+        (out,) = concluded(called([1], [2]), *many, payloads=dict.fromkeys(range(2, 11), numbers))
         result = Trajectory.model_validate_json(out[1])
         assert (result.segments, result.turns, result.defects) == ([], [], [Defect.OVERSIZE])
         assert result.status is EndStatus.COMPLETED

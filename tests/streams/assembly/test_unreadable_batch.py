@@ -37,7 +37,7 @@ async def inflating(kafka: str, **record: Any) -> int:
         return int(sent.offset)
 
 
-async def letters(kafka: str) -> dict[int, DeadLetter]:
+async def dead_letters(kafka: str) -> dict[int, DeadLetter]:
     """Dead letters of partition 0 by offset; fails if one is present twice."""
     found = [DeadLetter.model_validate_json(each.value or b"") for each in await everything(kafka, DEAD_LETTERS)]
     counted = Counter(each.offset for each in found if each.partition == 0)
@@ -63,7 +63,7 @@ def test_a_record_too_large_for_its_dead_letter_is_reported_without_its_bytes(ka
         async with assembling(config(kafka)) as task:
             offset = await inflating(kafka, **LARGE[part])
             await goes_on(kafka, task, f"behind-{part}")
-            assert f"stand at events[0]@{offset} only" in (await letters(kafka))[offset].message
+            assert f"stand at events[0]@{offset} only" in (await dead_letters(kafka))[offset].message
 
     asyncio.run(run())
 
@@ -80,7 +80,7 @@ def test_a_batch_that_cannot_be_decompressed_is_skipped_once(kafka: str) -> None
             await produce(kafka, session("around", "ask", "answer")[2:], partition=0)
             await goes_on(kafka, task, "later")
             assert (await trajectories(kafka, "around"))["around"].defects == []
-        letter = (await letters(kafka))[offset]
+        letter = (await dead_letters(kafka))[offset]
         assert letter.error is DeadLetterError.OVERSIZE
         assert f"offsets {offset} to {offset}" in letter.message
         alerts = [Alert.model_validate_json(each.value or b"") for each in await everything(kafka, ALERTS)]

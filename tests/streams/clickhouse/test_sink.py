@@ -222,8 +222,8 @@ async def test_an_unreadable_record_is_a_dead_letter_if_no_processor_writes_one(
     async with running_sink(SinkConfig(kafka, clickhouse, group="bad")):
         await until(clickhouse, "SELECT count() FROM feedback", 1)
         await until(clickhouse, "SELECT count() FROM dead_letters", 1)
-    letters = [decode_payload(DeadLetter.TYPE, record.value) async for record in read_to_end(kafka, DEAD_LETTERS)]
-    (letter,) = {letter.model_dump_json(): letter for letter in letters}.values()
+    dead_letters = [decode_payload(DeadLetter.TYPE, record.value) async for record in read_to_end(kafka, DEAD_LETTERS)]
+    (letter,) = {letter.model_dump_json(): letter for letter in dead_letters}.values()
     assert isinstance(letter, DeadLetter)
     assert (letter.topic, letter.error) == ("feedback", DeadLetterError.BAD_JSON)
     client = open_client(clickhouse)
@@ -280,14 +280,14 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
         client.command("ALTER TABLE events DROP CONSTRAINT named")
     assert count(clickhouse, events_of("unstorable", final="FINAL")) == 196
     assert count(clickhouse, "SELECT uniqExact(id) FROM rewards WHERE trajectory_id = 'r'") == 2
-    letters: dict[str, DeadLetter] = {}
+    dead_letters: dict[str, DeadLetter] = {}
     async for record in read_to_end(kafka, DEAD_LETTERS):
         letter = decode_payload(DeadLetter.TYPE, record.value)
         assert isinstance(letter, DeadLetter)
         if letter.error is DeadLetterError.UNSTORABLE:
-            letters[dict(record.headers)["ce_id"].decode()] = letter
+            dead_letters[dict(record.headers)["ce_id"].decode()] = letter
     assert {
-        (letter.topic, letter.partition, letter.offset): original_bytes(letter) for letter in letters.values()
+        (letter.topic, letter.partition, letter.offset): original_bytes(letter) for letter in dead_letters.values()
     } == sent
     alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
     assert {alert.kind for alert in alerts if isinstance(alert, Alert)} == {"record_unstorable"}
@@ -313,9 +313,9 @@ async def test_unread_expired_records_raise_one_alert(kafka: str, clickhouse: st
     for _ in range(2):
         async with running_sink(SinkConfig(kafka, clickhouse, group="expired")):
             await until(clickhouse, "SELECT count() FROM alerts WHERE kind = 'records_expired'", 1)
-    told = [record async for record in read_to_end(kafka, ALERTS) if b"records_expired" in (record.value or b"")]
-    assert len({dict(record.headers)["ce_id"] for record in told}) == 1
-    alert = decode_payload(Alert.TYPE, told[0].value)
+    alerts = [record async for record in read_to_end(kafka, ALERTS) if b"records_expired" in (record.value or b"")]
+    assert len({dict(record.headers)["ce_id"] for record in alerts}) == 1
+    alert = decode_payload(Alert.TYPE, alerts[0].value)
     assert isinstance(alert, Alert)
     assert alert.details == {"topic": "feedback", "partition": 1, "committed": 3, "begin": 8, "unread": 5}
 

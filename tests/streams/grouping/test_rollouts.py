@@ -26,7 +26,7 @@ def pair(name: str, first: float | None, second: float | None, **fields: object)
     return [(each.model_copy(update=fields), 100) for each in rewards]
 
 
-def told(*changes: GroupChanges) -> list[RolloutCounts | None]:
+def written_counts(*changes: GroupChanges) -> list[RolloutCounts | None]:
     """Rollout counts of the training records, in log order."""
     outputs = [each for some in changes for each in some.outputs if isinstance(each.record, TrainingGroup)]
     return [rollouts_in(output_message(each.record, 1, rollouts=each.rollouts)[1].headers) for each in outputs]
@@ -45,7 +45,7 @@ def test_groups_without_variance_are_counted_by_the_next_formed_group() -> None:
         Groups(LIMITS),
         *pair("a", 1.0, 1.0), *pair("b", 0.0, 0.0), *pair("c", 0.5, 0.5), *pair("d", 1.0, 0.0), *pair("e", 0.0, 0.5),
     )  # fmt: skip
-    assert told(changes) == [
+    assert written_counts(changes) == [
         RolloutCounts(scored=8, reward_sum=4.0, groups=4, all_success=1, all_fail=1, all_equal=1),
         RolloutCounts(scored=2, reward_sum=0.5, groups=1),
     ]
@@ -63,7 +63,7 @@ def test_rejections_for_other_reasons_count_as_rollouts_and_not_as_groups_withou
         Reason.NO_CONSENT, Reason.NO_CONSENT, Reason.LATE_FOR_GROUP, Reason.NO_GROUP, Reason.UNSCORED, Reason.UNSCORED,
         Reason.INCOMPLETE_GROUP,
     ]  # fmt: skip
-    assert told(changes) == [RolloutCounts(scored=7, reward_sum=1.0 + 0.5 + 0.25 + 0.125 + 1.0, groups=1)]
+    assert written_counts(changes) == [RolloutCounts(scored=7, reward_sum=1.0 + 0.5 + 0.25 + 0.125 + 1.0, groups=1)]
 
 
 def test_evaluations_and_other_runs_do_not_count() -> None:
@@ -74,7 +74,7 @@ def test_evaluations_and_other_runs_do_not_count() -> None:
         *pair("a", 1.0, 0.0),
         *pair("p", 0.0, 1.0, run="other"),
     )
-    assert told(changes) == [
+    assert written_counts(changes) == [
         RolloutCounts(scored=2, reward_sum=1.0, groups=1),
         RolloutCounts(scored=4, reward_sum=3.0, groups=2, all_success=1),
     ]
@@ -83,7 +83,7 @@ def test_evaluations_and_other_runs_do_not_count() -> None:
 def test_single_attempts_that_only_fill_a_baseline_count() -> None:
     totals = [0.5, 0.5, 1.0]
     changes = add(Groups(LIMITS, policies=RUNNING), *((alone(f"a{n}", each), 1) for n, each in enumerate(totals)))
-    assert told(changes) == [RolloutCounts(scored=3, reward_sum=2.0, groups=2, all_equal=1)]
+    assert written_counts(changes) == [RolloutCounts(scored=3, reward_sum=2.0, groups=2, all_equal=1)]
 
 
 def test_a_length_budget_changes_what_is_trained_and_not_what_was_scored() -> None:
@@ -94,14 +94,14 @@ def test_a_length_budget_changes_what_is_trained_and_not_what_was_scored() -> No
     (group,) = [each.record for each in changes.outputs]
     assert isinstance(group, TrainingGroup)
     assert [member.reward for member in group.members] == [1.0, 0.0]
-    assert told(changes) == [RolloutCounts(scored=2, reward_sum=1.5, groups=1)]
+    assert written_counts(changes) == [RolloutCounts(scored=2, reward_sum=1.5, groups=1)]
 
 
 def test_a_revision_counts_in_the_place_of_the_reward_before_it() -> None:
     revised = rewarded("a0", 0.5, group="a").model_copy(update={"revision": 1})
     history = pair("a", 1.0, 0.0)
     changes = add(Groups(LIMITS), history[0], (revised, 100), history[1], (revised, 100), *history)
-    assert told(changes) == [RolloutCounts(scored=2, reward_sum=0.5, groups=1)]
+    assert written_counts(changes) == [RolloutCounts(scored=2, reward_sum=0.5, groups=1)]
 
 
 def test_uncounted_rollouts_are_stored_until_they_are_written() -> None:
@@ -120,7 +120,7 @@ def test_beyond_the_limit_of_runs_the_longest_idle_runs_rollouts_are_forgotten()
     changes = add(groups, *pair("d", 1.0, 1.0, run="c"))
     assert changes.stored[rollouts_key("b")] is None
     later = add(groups, *pair("e", 1.0, 0.0, run="a"), *pair("f", 1.0, 0.0, run="b"))
-    assert told(later) == [
+    assert written_counts(later) == [
         RolloutCounts(scored=6, reward_sum=5.0, groups=3, all_success=2),
         RolloutCounts(scored=2, reward_sum=1.0, groups=1),
     ]
@@ -159,4 +159,4 @@ def test_every_fate_is_counted_once_however_often_the_worker_is_restarted(
             if value is not None:
                 topic[key] = value
     left = [entry.counts for entry in map(decoded, topic, topic.values()) if isinstance(entry, Rollouts)]
-    assert total([*told(*said), *left]) == fates(said)
+    assert total([*written_counts(*said), *left]) == fates(said)

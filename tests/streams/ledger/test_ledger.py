@@ -304,11 +304,11 @@ async def test_follow_reports_new_records_and_a_persistent_mismatch(kafka: str) 
         while (seen := json.loads(follower.stdout.readline()))["started"] == first["started"]:
             assert seen["adds_up"]
         await write(kafka, trained(7, "follow"))
-        _, said = follower.communicate(timeout=60)
+        _, errors = follower.communicate(timeout=60)
     finally:
         follower.kill()
     assert follower.returncode == 1
-    assert "follow reached the trainer and is in no group" in said
+    assert "follow reached the trainer and is in no group" in errors
     alerts = [Alert.model_validate_json(record.value or b"") async for record in read_to_end(kafka, ALERTS)]
     assert [(alert.source, alert.kind, alert.details["conflicting"]) for alert in alerts] == [
         ("/streams/ledger", "ledger_mismatch", 1)
@@ -323,8 +323,8 @@ async def test_follow_ends_cleanly_on_request(kafka: str) -> None:
     try:
         shown = follower.stdout.readline()
         follower.send_signal(signal.SIGTERM)
-        _, said = follower.communicate(timeout=60)
+        _, errors = follower.communicate(timeout=60)
     finally:
         follower.kill()
-    assert "  adds up" in shown, f"{shown}{said}"
-    assert follower.returncode == 0, said
+    assert "  adds up" in shown, f"{shown}{errors}"
+    assert follower.returncode == 0, errors

@@ -21,7 +21,7 @@ pytestmark = needs_speedups
 FIELDS = [name for name in PlainArrival.__struct_fields__ if name != "packed_headers"] + ["names_trajectory"]
 
 
-def said(arrival: Arrival) -> dict[str, object]:
+def attributes(arrival: Arrival) -> dict[str, object]:
     """All attributes of an arrival; headers unchanged."""
     return {name: getattr(arrival, name) for name in FIELDS} | {"headers": [tuple(pair) for pair in arrival.headers]}
 
@@ -52,13 +52,13 @@ def test_module_and_python_agree_on_any_headers(
     key, value = (b"", None) if data is None else data.draw(st.tuples(values, values))
     record = event("s1", 0, started())
     record = replace(record, key=key, value=value, headers=[*record.headers, *pairs] if whole else pairs)
-    assert said(arrival_of(record)) == said(plain_arrival_of(record))
+    assert attributes(arrival_of(record)) == attributes(plain_arrival_of(record))
 
 
 @pytest.mark.parametrize("time", TIMES)
 def test_module_and_python_agree_on_nonexistent_times(time: bytes) -> None:
     record = with_header(event("s1", 0, started()), TIME, time)
-    assert said(arrival_of(record)) == said(plain_arrival_of(record))
+    assert attributes(arrival_of(record)) == attributes(plain_arrival_of(record))
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2199, 12, 31)))
@@ -66,7 +66,7 @@ def test_module_and_python_agree_on_any_time_in_our_format(moment: object) -> No
     text = f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + ".042Z"
     record = event("s1", 0, started())
     record = replace(record, headers=[*record.headers, (TIME, text.encode())])
-    assert said(arrival_of(record)) == said(plain_arrival_of(record))
+    assert attributes(arrival_of(record)) == attributes(plain_arrival_of(record))
     assert arrival_of(record).time_ms is not None
 
 
@@ -74,7 +74,7 @@ def test_module_and_python_agree_on_any_time_in_our_format(moment: object) -> No
 def test_a_time_out_of_bounds_is_not_read(moment: datetime) -> None:
     text = f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + ".042Z"
     record = with_header(event("s1", 0, started()), TIME, text.encode())
-    assert said(arrival_of(record)) == said(plain_arrival_of(record))
+    assert attributes(arrival_of(record)) == attributes(plain_arrival_of(record))
     assert (arrival_of(record).time_ms is None) == (not 1970 <= moment.year < 2200)
 
 
@@ -82,7 +82,7 @@ def test_a_time_out_of_bounds_is_not_read(moment: datetime) -> None:
 def test_an_attribute_that_is_too_long_leaves_the_arrival_without_a_time(name: str) -> None:
     for length, plain in ((2048, True), (2049, False)):
         record = with_header(event("s1", 0, started()), name, b"x" * length)
-        assert said(arrival_of(record)) == said(plain_arrival_of(record))
+        assert attributes(arrival_of(record)) == attributes(plain_arrival_of(record))
         assert (arrival_of(record).time_ms is not None) == plain
 
 

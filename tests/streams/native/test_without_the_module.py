@@ -29,5 +29,5 @@ def digest_of_a_log() -> str:
 
 
 def test_the_same_log_gives_the_same_result_without_the_module() -> None:
-    told = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
-    assert told == ["None", digest_of_a_log()]
+    printed = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
+    assert printed == ["None", digest_of_a_log()]

@@ -72,14 +72,14 @@ def last_of_all(prefix: str) -> list[Reward]:
     return [rewarded(f"{name}-{n}", float(n), group=name, size=2) for name in names.values() for n in (0, 1)]
 
 
-def rollouts_told(bootstrap: str, run: str) -> RolloutCounts:
+def rollouts_written(bootstrap: str, run: str) -> RolloutCounts:
     """The sum of the rollout counts in the training records of ``run``."""
-    told = RolloutCounts()
+    written = RolloutCounts()
     for record in records(bootstrap, TRAINING, ""):
         _, group = decode(record.headers, record.value)
         if isinstance(group, TrainingGroup) and group.run == run:
-            told = told.plus(rollouts_in(record.headers) or RolloutCounts())
-    return told
+            written = written.plus(rollouts_in(record.headers) or RolloutCounts())
+    return written
 
 
 def rollouts_decided(bootstrap: str, run: str) -> RolloutCounts:
@@ -173,9 +173,9 @@ def test_kill_9_in_the_middle_writes_nothing_twice(kafka: str, tmp_path: Path) -
     assert announced(kafka, TRAINING, "kill-") != expected(kafka, "kill-")[TRAINING], "killed too late"
     with worker(kafka, tmp_path, **options) as second:
         check(kafka, "kill-", second.log)
-    told, decided = rollouts_told(kafka, "kill"), rollouts_decided(kafka, "kill")
-    assert told == decided
-    assert min(told.all_success, told.all_fail) > 20
+    written, decided = rollouts_written(kafka, "kill"), rollouts_decided(kafka, "kill")
+    assert written == decided
+    assert min(written.all_success, written.all_fail) > 20
 
 
 def test_a_worker_suspended_beyond_its_session_writes_nothing_when_it_resumes(kafka: str, tmp_path: Path) -> None:
@@ -209,8 +209,10 @@ def test_unreadable_state_stops_no_partition(kafka: str, tmp_path: Path) -> None
         put(kafka, rewards("aside-", 10))
         check(kafka, "aside-", running.log)
         assert running.poll() is None, end_of(running.log)
-    letters = [decode(each.headers, each.value)[1] for each in records(kafka, DEAD_LETTERS, "")]
-    places = {each.partition for each in letters if isinstance(each, DeadLetter) and each.topic == state_topic("group")}
+    dead_letters = [decode(each.headers, each.value)[1] for each in records(kafka, DEAD_LETTERS, "")]
+    places = {
+        each.partition for each in dead_letters if isinstance(each, DeadLetter) and each.topic == state_topic("group")
+    }
     assert places == set(range(REWARDS.partitions))
     alerts = [decode(each.headers, each.value)[1] for each in records(kafka, ALERTS, "")]
     assert {each.kind for each in alerts if isinstance(each, Alert)} >= {KIND}

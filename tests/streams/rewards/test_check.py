@@ -288,8 +288,8 @@ def test_components_that_take_feedback_get_it_and_its_absence_is_no_finding() ->
 
     spec = RewardSpec("kept", 1, (kept,))
     assert found(check(spec, samples())) == set()
-    said = Feedback("f", "kept", 0.5, 1, Reference(partition=0, offset=0))
-    assert found(check(spec, [Sample(sample.trajectory, [said]) for sample in samples()])) == {
+    feedback = Feedback("f", "kept", 0.5, 1, Reference(partition=0, offset=0))
+    assert found(check(spec, [Sample(sample.trajectory, [feedback]) for sample in samples()])) == {
         (Problem.CONSTANT, None),
         (Problem.COMPONENT_CONSTANT, "kept"),
     }

@@ -162,7 +162,7 @@ def test_a_verdict_is_the_mean_share_of_the_scale_with_the_rubrics_and_their_dis
 
 
 @pytest.mark.parametrize(
-    ("said", "label"),
+    ("given_answers", "label"),
     [
         ([Answer("task", "5"), Answer("user", None, TIMEOUT)], TIMEOUT),
         ([Answer("task", None, ERROR), Answer("user", "nonsense")], ERROR),
@@ -170,8 +170,8 @@ def test_a_verdict_is_the_mean_share_of_the_scale_with_the_rubrics_and_their_dis
         ([], NOTHING_TO_JUDGE),
     ],
 )
-def test_one_rubric_without_a_score_leaves_no_value_and_its_label(said: list[Answer], label: str) -> None:
-    found = verdict(judge(), said)
+def test_one_rubric_without_a_score_leaves_no_value_and_its_label(given_answers: list[Answer], label: str) -> None:
+    found = verdict(judge(), given_answers)
     assert (found.value, found.label) == (None, label)
 
 
@@ -188,8 +188,8 @@ def test_judges_are_asked_only_for_missing_values() -> None:
     (asked,) = inquiries(spec, attempt("t", answer="a"), known)
     assert asked.term.name == "polite"
     both = inquiries(spec, attempt("t", answer="a"), {})
-    said = iter([Answer("task", "5"), Answer("user", "5"), Answer("task", "1"), Answer("user", "1")])
-    assert {name: each.value for name, each in verdicts(both, said).items()} == {"helpful": 1.0, "polite": 0.0}
+    replies = iter([Answer("task", "5"), Answer("user", "5"), Answer("task", "1"), Answer("user", "1")])
+    assert {name: each.value for name, each in verdicts(both, replies).items()} == {"helpful": 1.0, "polite": 0.0}
 
 
 def test_an_empty_trajectory_is_not_judged() -> None:

@@ -25,7 +25,7 @@ LONG_S = 60.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def said(text: Any, finish_reason: str = "stop") -> web.Response:
+def completion(text: Any, finish_reason: str = "stop") -> web.Response:
     return web.json_response({"choices": [{"message": {"content": text}, "finish_reason": finish_reason}]})
 
 
@@ -54,7 +54,7 @@ async def client_of(handler: Handler, **options: Any) -> AsyncIterator[JudgeClie
 async def test_an_answer_is_what_the_model_wrote() -> None:
     async def handler(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == "Bearer secret"
-        return said('{"score": 4}')
+        return completion('{"score": 4}')
 
     async with client_of(handler, key="secret") as client:
         assert await client.ask(asked(3), within_s=LONG_S) == [Answer("task", '{"score": 4}')] * 3
@@ -68,7 +68,7 @@ async def test_a_busy_or_failing_endpoint_is_retried(status: int) -> None:
     async def handler(request: web.Request) -> web.Response:
         nonlocal calls
         calls += 1
-        return web.Response(status=status) if calls < 3 else said("5")
+        return web.Response(status=status) if calls < 3 else completion("5")
 
     async with client_of(handler) as client:
         assert await client.ask(asked(attempts=3), within_s=LONG_S) == [Answer("task", "5")]
@@ -112,7 +112,7 @@ async def test_an_unreachable_endpoint_is_an_error() -> None:
 async def test_a_call_that_takes_too_long_is_a_timeout() -> None:
     async def handler(request: web.Request) -> web.Response:
         await asyncio.sleep(LONG_S)
-        return said("5")
+        return completion("5")
 
     async with client_of(handler) as client:
         assert await client.ask(asked(attempts=1, timeout_s=0.2), within_s=LONG_S) == [Answer("task", None, TIMEOUT)]
@@ -122,7 +122,7 @@ async def test_unanswered_questions_time_out_and_answered_ones_count() -> None:
     async def handler(request: web.Request) -> web.Response:
         if '\\"1\\"' in await request.text():
             await asyncio.sleep(LONG_S)
-        return said("5")
+        return completion("5")
 
     async with client_of(handler) as client:
         answers = await client.ask(asked(3), within_s=1.0)
@@ -136,8 +136,8 @@ async def test_unanswered_questions_time_out_and_answered_ones_count() -> None:
         lambda: web.json_response({}),
         lambda: web.json_response({"choices": []}),
         lambda: web.json_response({"choices": [{"message": None}]}),
-        lambda: said(None),
-        lambda: said('{"score": 4}', finish_reason="length"),
+        lambda: completion(None),
+        lambda: completion('{"score": 4}', finish_reason="length"),
         lambda: web.Response(body=b"[" * 2_000_000),
     ],
     ids=["html", "empty", "no choices", "no message", "no text", "cut off", "endless"],
@@ -155,7 +155,7 @@ async def test_structured_output_is_dropped_for_servers_without_it() -> None:
 
     async def handler(request: web.Request) -> web.Response:
         structured.append("response_format" in await request.json())
-        return web.Response(status=400, text="unknown: response_format") if structured[-1] else said("5")
+        return web.Response(status=400, text="unknown: response_format") if structured[-1] else completion("5")
 
     async with client_of(handler, concurrency=1) as client:
         assert await client.ask(asked(2), within_s=LONG_S) == [Answer("task", "5")] * 2
@@ -171,7 +171,7 @@ async def test_no_more_calls_are_in_flight_than_allowed() -> None:
         most = max(most, in_flight)
         await asyncio.sleep(0.02)
         in_flight -= 1
-        return said("5")
+        return completion("5")
 
     async with client_of(handler, concurrency=3) as client:
         assert len(await client.ask(asked(12), within_s=LONG_S)) == 12

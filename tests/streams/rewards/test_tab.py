@@ -10,7 +10,7 @@ from headrace.streams.rewards.tab import TAB, Decision, decision, tab, tab_rewar
 from tests.streams.attempts import attempt
 
 
-def said(*signals: tuple[str, float]) -> list[Feedback]:
+def feedback_of(*signals: tuple[str, float]) -> list[Feedback]:
     return [
         Feedback(f"f{offset}", signal, value, offset, Reference(partition=0, offset=offset))
         for offset, (signal, value) in enumerate(signals)
@@ -50,12 +50,12 @@ def test_showing_pays_exactly_above_the_threshold(threshold: float, p: float) ->
     ],
 )
 def test_the_users_last_feedback_counts(signals: list[tuple[str, float]], total: float) -> None:
-    assert TAB.score(attempt("t"), said(*signals)).total == total
+    assert TAB.score(attempt("t"), feedback_of(*signals)).total == total
 
 
 @given(st.lists(st.tuples(st.sampled_from(["shown", "accepted", "rejected", "other"]), st.sampled_from([0.0, 1.0]))))
 def test_feedback_of_other_kinds_changes_nothing(signals: list[tuple[str, float]]) -> None:
-    assert decision(said(*signals)) is decision(said(*[each for each in signals if each[0] != "other"]))
+    assert decision(feedback_of(*signals)) is decision(feedback_of(*[each for each in signals if each[0] != "other"]))
 
 
 def test_window_and_maximum_come_from_the_spec() -> None:

@@ -143,10 +143,10 @@ async def test_the_next_owner_finds_an_abandoned_transaction_that_was_committed(
 
     with monkeypatch.context() as patched:
         patched.setattr(owned._producer.kafka, "commit_transaction", commit_and_never_answer)
-        settling = asyncio.ensure_future(owned.commit({"rewards": 5}, {b"a": b"1"}, [output("hidden-1")]))
+        committing = asyncio.ensure_future(owned.commit({"rewards": 5}, {b"a": b"1"}, [output("hidden-1")]))
         await asyncio.wait_for(committed.wait(), 60)
-        settling.cancel()
-        await asyncio.wait({settling})
+        committing.cancel()
+        await asyncio.wait({committing})
         await owned.release()
     again = await OwnedPartition.acquire(mine, 1)
     await again.release()
@@ -283,5 +283,5 @@ async def test_records_expired_before_they_were_committed_raise_one_alert(kafka:
     await second.commit({"rewards": 6}, {}, [])
     await second.commit({"rewards": 6}, {}, [])
     await second.release()
-    said = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
-    assert [alert.details["unread"] for alert in said if alert.source == "expired"] == [3]
+    alerts = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
+    assert [alert.details["unread"] for alert in alerts if alert.source == "expired"] == [3]

@@ -115,8 +115,8 @@ def test_an_unreadable_or_raising_record_is_a_dead_letter_and_the_partition_cont
     records = [came(0, "a", value=b"{"), came(1, "broken"), came(2, "a", timestamp=-1), came(3, "a")]
     run_to_end(runtime.process(records))
     made = payloads(partition.written())
-    letters = [each for each in made if isinstance(each, DeadLetter)]
-    assert [(each.offset, each.error) for each in letters] == [
+    dead_letters = [each for each in made if isinstance(each, DeadLetter)]
+    assert [(each.offset, each.error) for each in dead_letters] == [
         (0, DeadLetterError.BAD_JSON),
         (1, DeadLetterError.RAISED),
         (2, DeadLetterError.BAD_TIME),

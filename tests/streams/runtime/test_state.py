@@ -47,13 +47,13 @@ def test_quarantined_state_becomes_the_same_records_at_each_start() -> None:
     assert [from_headers(each.message.headers).id for each in first] == [
         from_headers(each.message.headers).id for each in again
     ]
-    letters = [decode(each.message.headers, each.message.value)[1] for each in first]
-    alert = letters.pop()
+    dead_letters = [decode(each.message.headers, each.message.value)[1] for each in first]
+    alert = dead_letters.pop()
     assert isinstance(alert, Alert)
     assert (alert.kind, alert.details["entries"], alert.details["offset"]) == (KIND, len(BROKEN), 1)
-    assert {(letter.topic, letter.partition, letter.error) for letter in letters if isinstance(letter, DeadLetter)} == {
-        ("headrace-score-state", 2, DeadLetterError.INVALID)
-    }
+    assert {
+        (letter.topic, letter.partition, letter.error) for letter in dead_letters if isinstance(letter, DeadLetter)
+    } == {("headrace-score-state", 2, DeadLetterError.INVALID)}
 
 
 def test_without_unreadable_state_there_are_no_records() -> None:

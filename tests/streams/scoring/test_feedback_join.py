@@ -39,7 +39,7 @@ def arrival(name: str, ended_ms: int, *, offset: int = 0, window_ms: int = WINDO
     return TrajectoryArrival(name, offset, ended_ms, window_ms, **fields)
 
 
-def said(name: str, time_ms: int, value: float = 1.0, offset: int = 0) -> Feedback:
+def signal(name: str, time_ms: int, value: float = 1.0, offset: int = 0) -> Feedback:
     return Feedback(name, "accepted", value, time_ms, Reference(partition=0, offset=offset))
 
 
@@ -115,26 +115,26 @@ def log_of(*records: TrajectoryArrival | tuple[str, Feedback] | int, limits: Joi
 
 
 def test_a_reward_waits_for_its_window_and_uses_feedback_within_it() -> None:
-    log = log_of(arrival("t", 100), ("t", said("a", 500, offset=1)), 1_100)
+    log = log_of(arrival("t", 100), ("t", signal("a", 500, offset=1)), 1_100)
     assert log.made == set()
     log.until(1_101)
     assert log.made == {("t", 0, ("a",))}
 
 
 def test_feedback_may_come_before_its_trajectory() -> None:
-    assert log_of(("t", said("a", 50)), arrival("t", 100), FOREVER).made == {("t", 0, ("a",))}
+    assert log_of(("t", signal("a", 50)), arrival("t", 100), FOREVER).made == {("t", 0, ("a",))}
 
 
 def test_later_feedback_makes_a_revision_with_all_feedback_so_far() -> None:
     log = log_of(
-        *(arrival("t", 100), ("t", said("a", 500, offset=1)), 2_000),
-        *(("t", said("b", 2_000, offset=2)), ("t", said("c", 2_001, offset=3))),
+        *(arrival("t", 100), ("t", signal("a", 500, offset=1)), 2_000),
+        *(("t", signal("b", 2_000, offset=2)), ("t", signal("c", 2_001, offset=3))),
     )
     assert log.made == {("t", 0, ("a",)), ("t", 1, ("a", "b")), ("t", 2, ("a", "b", "c"))}
 
 
 def test_whether_feedback_is_in_time_follows_from_its_timestamp() -> None:
-    late_and_early = (("t", said("a", 1_100, offset=1)), ("t", said("b", 1_101, offset=2)))
+    late_and_early = (("t", signal("a", 1_100, offset=1)), ("t", signal("b", 1_101, offset=2)))
     expected = {("t", 0, ("a",)), ("t", 1, ("a", "b"))}
     assert log_of(arrival("t", 100), *late_and_early, FOREVER).made == expected
     assert log_of(*late_and_early, arrival("t", 100), FOREVER).made == expected
@@ -143,22 +143,22 @@ def test_whether_feedback_is_in_time_follows_from_its_timestamp() -> None:
 def test_without_a_window_a_trajectory_is_scored_immediately_and_feedback_revises_it() -> None:
     log = log_of(arrival("t", 100, window_ms=0))
     assert log.made == {("t", 0, ())}
-    log.take(("t", said("a", 200)))
+    log.take(("t", signal("a", 200)))
     assert log.made == {("t", 0, ()), ("t", 1, ("a",))}
 
 
 def test_a_spec_without_feedback_makes_no_revisions() -> None:
-    log = log_of(arrival("t", 100, window_ms=0, takes_feedback=False), ("t", said("a", 200)))
+    log = log_of(arrival("t", 100, window_ms=0, takes_feedback=False), ("t", signal("a", 200)))
     assert log.made == {("t", 0, ())}
 
 
 def test_duplicates_change_nothing() -> None:
-    once = (arrival("t", 100), ("t", said("a", 500)), 2_000, ("t", said("b", 3_000, offset=1)))
+    once = (arrival("t", 100), ("t", signal("a", 500)), 2_000, ("t", signal("b", 3_000, offset=1)))
     assert log_of(*once, *once).made == log_of(*once).made
 
 
 def test_a_revision_is_dated_by_its_feedback_and_the_first_reward_by_the_end_of_its_window() -> None:
-    log = log_of(arrival("t", 100), 5_000, ("t", said("a", 3_000)))
+    log = log_of(arrival("t", 100), 5_000, ("t", signal("a", 3_000)))
     assert [due.time_ms for due in log.announced] == [1_100, 3_000]
 
 
@@ -182,7 +182,7 @@ def test_beyond_the_limit_of_open_windows_the_next_due_is_unscored_with_a_reason
 
 
 def test_feedback_beyond_the_limit_is_ignored_and_counted() -> None:
-    feedback = [("t", said(f"f{number}", 500 + number, offset=number)) for number in range(5)]
+    feedback = [("t", signal(f"f{number}", 500 + number, offset=number)) for number in range(5)]
     log = log_of(arrival("t", 100), *feedback, FOREVER, limits=JoinLimits(remember_ms=2 * FOREVER, max_feedback=3))
     assert log.made == {("t", 0, ("f0", "f1", "f2"))}
     assert log.join.counts == {SURPLUS: 2}
@@ -190,13 +190,13 @@ def test_feedback_beyond_the_limit_is_ignored_and_counted() -> None:
 
 def test_feedback_after_the_retention_of_the_join_makes_no_revision_and_is_counted() -> None:
     limits = JoinLimits(remember_ms=5_000)
-    log = log_of(arrival("t", 100), 2_000, ("t", said("in", 6_100)), ("t", said("out", 6_101)), limits=limits)
+    log = log_of(arrival("t", 100), 2_000, ("t", signal("in", 6_100)), ("t", signal("out", 6_101)), limits=limits)
     assert log.made == {("t", 0, ()), ("t", 1, ("in",))}
     assert log.join.counts == {TOO_LATE: 1}
 
 
 def test_expired_feedback_without_a_trajectory_is_counted() -> None:
-    log = log_of(("nobody", said("a", 50)), arrival("t", 100), 5_051, limits=JoinLimits(remember_ms=5_000))
+    log = log_of(("nobody", signal("a", 50)), arrival("t", 100), 5_051, limits=JoinLimits(remember_ms=5_000))
     assert log.join.counts == {UNCLAIMED: 1}
     assert log.table.keys() == {"t"}
     log.until(7_000)
@@ -206,7 +206,7 @@ def test_expired_feedback_without_a_trajectory_is_counted() -> None:
 
 def test_beyond_the_limit_of_remembered_trajectories_the_oldest_is_evicted() -> None:
     limits = JoinLimits(remember_ms=FOREVER, max_unclaimed=2)
-    log = log_of(*(("abc"[n], said("abc"[n], 100 + n)) for n in range(3)), arrival("t", 500), limits=limits)
+    log = log_of(*(("abc"[n], signal("abc"[n], 100 + n)) for n in range(3)), arrival("t", 500), limits=limits)
     assert log.table.keys() == {"b", "c", "t"}
     assert log.join.counts == {FORGOTTEN_EARLY: 1, UNCLAIMED: 1}
 
@@ -214,21 +214,21 @@ def test_beyond_the_limit_of_remembered_trajectories_the_oldest_is_evicted() -> 
 def test_feedback_on_unknown_trajectories_evicts_no_scored_trajectory() -> None:
     """Any sender may name unknown trajectories, without limit."""
     limits = JoinLimits(remember_ms=FOREVER, max_remembered=3, max_unclaimed=3)
-    strangers = [(f"nobody-{n}", said(f"n{n}", 2_000 + n)) for n in range(20)]
-    log = log_of(arrival("t", 100), 2_000, *strangers, ("t", said("late", 3_000)), limits=limits)
+    unknown = [(f"nobody-{n}", signal(f"n{n}", 2_000 + n)) for n in range(20)]
+    log = log_of(arrival("t", 100), 2_000, *unknown, ("t", signal("late", 3_000)), limits=limits)
     assert log.made == {("t", 0, ()), ("t", 1, ("late",))}
     assert len(log.table) == 4
 
 
 def test_at_the_memory_bound_unclaimed_feedback_is_evicted_first_and_shares_are_fair() -> None:
     limits = JoinLimits(remember_ms=FOREVER, max_bytes=100_000, max_open=10)
-    strangers = [(f"nobody-{n}", said(f"n{n}", 2_000 + n)) for n in range(200)]
-    log = log_of(arrival("t", 100), 2_000, *strangers, ("t", said("late", 3_000)), limits=limits)
+    unknown = [(f"nobody-{n}", signal(f"n{n}", 2_000 + n)) for n in range(200)]
+    log = log_of(arrival("t", 100), 2_000, *unknown, ("t", signal("late", 3_000)), limits=limits)
     assert log.made == {("t", 0, ()), ("t", 1, ("late",))}
     assert 80_000 < log.join.held_bytes <= 105_000
     waiting = [arrival(f"w{n}", 4_000, window_ms=FOREVER) for n in range(9)]
-    said_of = [(each.trajectory_id, said(f"{each.trajectory_id}-{n}", 4_001)) for each in waiting for n in range(60)]
-    log = log_of(*waiting, *said_of, limits=limits)
+    signals = [(each.trajectory_id, signal(f"{each.trajectory_id}-{n}", 4_001)) for each in waiting for n in range(60)]
+    log = log_of(*waiting, *signals, limits=limits)
     assert log.join.held_bytes <= 2 * limits.max_bytes
     assert log.join.counts[SURPLUS] > 300
     assert all(len(AttemptState.model_validate_json(kept).heard) >= 10 for kept in log.table.values())
@@ -245,21 +245,21 @@ def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 
-count, each, letters = map(int, sys.argv[1:])
+count, each, digits = map(int, sys.argv[1:])
 place, before = Reference(partition=0, offset=0), resident()
 join = Join(JoinLimits(max_bytes=2**40, max_unclaimed=2**40))
 for n in range(count):
     changes = JoinChanges()
     for k in range(each):
         place = Reference(partition=0, offset=n * each + k)
-        join.add_feedback(f"t{n:036}", Feedback(f"{n}-{k:036}", f"{k:0{letters}}", 1.0, n, place), changes)
+        join.add_feedback(f"t{n:036}", Feedback(f"{n}-{k:036}", f"{k:0{digits}}", 1.0, n, place), changes)
 print(join.held_bytes / (resident() - before))
 """
 
 
-@pytest.mark.parametrize(("count", "each", "letters"), [(40_000, 1, 8), (2_000, 20, 40), (1_000, 64, 500)])
-def test_counted_memory_matches_the_growth_of_the_process(count: int, each: int, letters: int) -> None:
-    command = [sys.executable, "-c", _MEMORY, *map(str, (count, each, letters))]
+@pytest.mark.parametrize(("count", "each", "digits"), [(40_000, 1, 8), (2_000, 20, 40), (1_000, 64, 500)])
+def test_counted_memory_matches_the_growth_of_the_process(count: int, each: int, digits: int) -> None:
+    command = [sys.executable, "-c", _MEMORY, *map(str, (count, each, digits))]
     share = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert 0.8 < share < 1.25, share
 
@@ -274,7 +274,7 @@ def test_a_restart_at_any_time_changes_nothing_at_any_bound() -> None:
             name, at_ms = f"t{chance.randrange(12)}", max(0, now_ms + chance.choice([0, 0, 0, -5, -40]))
             record = chance.choice([
                 arrival(name, at_ms, offset=number, window_ms=chance.choice([0, 5, 20])),
-                (name, said(f"f{number - chance.choice([0, 0, 3])}", at_ms)),
+                (name, signal(f"f{number - chance.choice([0, 0, 3])}", at_ms)),
                 now_ms,
             ])  # fmt: skip
             dies = chance.random() < 0.5
@@ -306,7 +306,7 @@ def sources(
     ]
     ordered = sorted(given_at, key=lambda each: each[1])
     return trajectories, [
-        (name, said(f"f{number}", time_ms, offset=number)) for number, (name, time_ms) in enumerate(ordered)
+        (name, signal(f"f{number}", time_ms, offset=number)) for number, (name, time_ms) in enumerate(ordered)
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.scoring.attempt import AttemptState
 from headrace.streams.scoring.feedback_join import UNCLAIMED, Join, JoinChanges, JoinLimits, TrajectoryArrival
-from tests.streams.scoring.test_feedback_join import Log, arrival, log_of, said
+from tests.streams.scoring.test_feedback_join import Log, arrival, log_of, signal
 
 LIMITS = JoinLimits(remember_ms=5_000)
 
@@ -32,7 +32,11 @@ def test_stored_field_names_are_stable_across_releases() -> None:
 
 def test_a_restart_forgets_expired_entries_and_keeps_open_ones() -> None:
     log = log_of(
-        arrival("done", 100), ("nobody", said("a", 50)), 2_000, arrival("open", 6_500, offset=1), limits=LIMITS
+        arrival("done", 100),
+        ("nobody", signal("a", 50)),
+        2_000,
+        arrival("open", 6_500, offset=1),
+        limits=LIMITS,
     )
     assert log.table.keys() == {"done", "nobody", "open"}
     restarted(log)
@@ -66,8 +70,8 @@ def spoilt(join: Join, record: TrajectoryArrival | tuple[str, Feedback], changes
 
 
 def test_a_raising_record_leaves_the_join_unchanged() -> None:
-    log, changes = log_of(arrival("t", 100), ("t", said("a", 500)), limits=LIMITS), JoinChanges()
-    for record in (("t", said("b", 600, offset=1)), arrival("new", 200, offset=1, window_ms=0)):
+    log, changes = log_of(arrival("t", 100), ("t", signal("a", 500)), limits=LIMITS), JoinChanges()
+    for record in (("t", signal("b", 600, offset=1)), arrival("new", 200, offset=1, window_ms=0)):
         with pytest.raises(FaultError):
             spoilt(log.join, record, changes)
     assert changes == JoinChanges()

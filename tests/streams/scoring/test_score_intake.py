@@ -129,8 +129,8 @@ def test_a_window_starts_by_the_brokers_clock(agents_ms: int) -> None:
     join.add_trajectory(taken[0], changes)
     in_time, late = START_MS + 5 + WINDOW_MS, START_MS + 6 + WINDOW_MS
     for offset, time_ms in enumerate((in_time, late)):
-        said = feedback_message("t")
-        named, given = take_feedback(record(said, FEEDBACK.name, timestamp=time_ms, offset=offset))
+        message = feedback_message("t")
+        named, given = take_feedback(record(message, FEEDBACK.name, timestamp=time_ms, offset=offset))
         join.add_feedback(named, replace(given, id=str(offset)), changes)
     join.pass_time(late + 1, changes)
     assert [len(due.feedback) for due in changes.due] == [1, 2]
