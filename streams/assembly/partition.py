@@ -1,7 +1,7 @@
-"""One partition of the assembler without I/O: takes records, says what to send, and what to commit with it.
+"""One partition of the assembler without I/O: folds records, and determines what to send and to commit.
 
-The shell does, again and again: ``take`` records; in one transaction send ``pending`` and commit what ``sent`` returns.
-A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.resume` goes on and sends nothing twice.
+The I/O layer repeats: ``take`` records; in one transaction send ``pending`` and commit what ``sent`` returns. After a
+crash :meth:`PartitionAssembly.resume` continues from the last commit and sends nothing twice.
 """
 
 from collections import Counter, deque
@@ -25,7 +25,7 @@ from headrace.streams.raw import LogRecord, Outgoing
 
 
 class PartitionAssembly:
-    """The fold of one partition, and its place in input and output."""
+    """The fold of one partition, with its offsets in input and output."""
 
     def __init__(
         self, fold: PartitionFold, *, position: int, sent_before: int, outputs: deque[int], end: int, letters: int
@@ -41,12 +41,12 @@ class PartitionAssembly:
         self.trajectories = 0
         """Trajectories closed since the start."""
         self.native_fallbacks = 0
-        """Those of them that the extension module left to Python because it lags behind."""
+        """Trajectories that the extension module left to Python because it lags behind the models."""
         self.dead_letters: Counter[DeadLetterError] = Counter()
-        """Dead letters since the start, by what is wrong."""
+        """Dead letters since the start, by error."""
         self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
         self._outputs = outputs  # offsets of the records of the latest closed trajectories
-        self._outputs_left_out = 0  # of those that the fold counts, how many stood before them
+        self._outputs_left_out = 0  # how many that the fold counts were before them
         self._output_end = end
         self._letters_end = letters
 
@@ -61,12 +61,12 @@ class PartitionAssembly:
         output_end: int,
         letters_end: int = -1,
     ) -> "PartitionAssembly":
-        """Go on at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
-        to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew,
-        and ``letters_end`` is in the place of :attr:`CommitMetadata.letters`.
+        """Continue at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
+        to ``output_end``. Without a checkpoint, stream time and dead letters start from zero, and ``letters_end`` takes
+        the place of :attr:`CommitMetadata.letters`.
         """
         written: dict[tuple[bytes, int], Emitted] = {}
-        for emitted in outputs:  # another group's assembler may have written the same beside ours
+        for emitted in outputs:  # another group's assembler may have written the same records
             written.setdefault((emitted.remembered.subject, emitted.first), emitted)
         fold = PartitionFold(
             limits,
@@ -100,7 +100,7 @@ class PartitionAssembly:
         self.position = record.offset + 1
 
     def take_all(self, records: Sequence[LogRecord]) -> Iterator[None]:
-        """Fold the list ``records``, with a stop after each from which something may have to be sent."""
+        """Fold the list ``records``; yields after each record that may have made output."""
         index = 0
         while True:
             begin, index = index, self.fold.take_ordinary(records, index)
@@ -113,7 +113,7 @@ class PartitionAssembly:
             yield
 
     def pass_over(self, place: TopicPartition, end: int) -> None:
-        """Go on at ``end``: what stands from :attr:`position` on cannot be unpacked."""
+        """Continue at ``end``: the batch from :attr:`position` to there cannot be decompressed."""
         if self.position >= self._sent_before:
             self.dead_letters[DeadLetterError.OVERSIZE] += 1
             for outgoing in batch_outputs(place, self.position, end, self.fold.log_ms):
@@ -125,7 +125,7 @@ class PartitionAssembly:
         self._put(alert)
 
     def _alert(self, dead: Sequence[UnusableRecord]) -> None:
-        """An alert where our own code raised for a trajectory: at its first event."""
+        """Add an alert if the code raised for a trajectory, about its first event."""
         first = next((each for each in dead if each.error.error is DeadLetterError.RAISED), None)
         if first is not None:
             place = position_of(first.record)
@@ -137,7 +137,7 @@ class PartitionAssembly:
 
     def sent(self, trajectory_offsets: Iterable[int], letter_offsets: Iterable[int] = ()) -> tuple[int, CommitMetadata]:
         """Note that ``pending`` was sent, its trajectories and dead letters to these offsets; returns the input offset
-        to commit and what to commit beside it. Both must become durable together with what was sent.
+        to commit and its metadata. Both must become durable together with what was sent.
         """
         self._letters_end = max([self._letters_end, *(offset + 1 for offset in letter_offsets)])
         for offset in trajectory_offsets:

@@ -1,7 +1,7 @@
 """One ``events`` partition on Kafka: read, fold, and in one transaction write the output and commit the input.
 
-Each partition has a producer of its own with a transactional id that never changes. Starting it fences whoever had the
-partition before (a zombie's open transaction is aborted, its next one refused); only then are offsets fetched.
+Each partition has its own producer with a transactional ID that never changes. Starting it fences the previous owner
+(its open transaction is aborted, its next one refused); only then are offsets fetched.
 """
 
 import asyncio
@@ -42,27 +42,27 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _IDLE_S = 0.01
-"""Between two looks at a log that has nothing new."""
+"""Interval between polls of a log without new records."""
 
 _BATCH_BYTES = 2 * 1024 * 1024
-"""Size of a batch of trajectories before compression; each waits until the one before it was sent."""
+"""Size of a batch of trajectories before compression; each batch is sent after the one before it."""
 
 _PENDING_BYTES = 8 * 1024 * 1024
-"""Output that is held before it is committed ahead of its time."""
+"""Pending output at which a commit is made early."""
 
 _TRANSACTION_TIMEOUT_MS = 20_000
-"""How long the broker holds back readers for an assembler that died and was not started again."""
+"""How long readers wait for an assembler that died and was not restarted."""
 _COMMIT_S = _TRANSACTION_TIMEOUT_MS / 1000 + 30
-"""After so long the broker has aborted a transaction, and its end is not waited for any longer."""
+"""Limit of the wait for a transaction: the broker has aborted it by then."""
 
 
 class PartitionTakenOver(RuntimeError):
-    """Another process with the same group assembles this partition now."""
+    """Another process of the same group assembles this partition now."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """What a runner must know beside its partition."""
+    """Settings that the runners of a process share."""
 
     bootstrap: str
     group: str
@@ -95,11 +95,11 @@ class _Commits:
 
 
 class PartitionRunner:
-    """Assembles one partition from :meth:`run`'s start until ``stop``."""
+    """Assembles one partition from :meth:`run` until :meth:`stop`."""
 
     def __init__(self, config: RunnerConfig, consumer: AIOKafkaConsumer, partition: int) -> None:
         self.recovered = asyncio.Event()
-        """Set once the state of the last commit is there and reading goes on."""
+        """Set once the state of the last commit is restored and reading continues."""
         self._config = config
         self._consumer = consumer
         self._source = TopicPartition(EVENTS.name, partition)
@@ -114,12 +114,12 @@ class PartitionRunner:
         self._next_commit = 0.0
 
     def stop(self) -> None:
-        """End soon: commit what was folded, read nothing more."""
+        """Stop reading, commit what was folded, and end."""
         self._stopping.set()
 
     @property
     def status(self) -> RunnerStatus | None:
-        """Where it stands; ``None`` before it has recovered."""
+        """Its status; ``None`` before it has recovered."""
         assembly, reader, commits = self._assembly, self._reader, self._commits
         if assembly is None or reader is None:
             return None
@@ -147,8 +147,8 @@ class PartitionRunner:
     async def run(self) -> None:
         """Assemble until :meth:`stop`.
 
-        Raises :class:`PartitionTakenOver` where another process fenced this one, and the clients' errors where the
-        broker stays away. What was not committed then is done again by whoever has the partition next.
+        Raises :class:`PartitionTakenOver` if another process fenced this one, and the clients' errors if the broker
+        stays unavailable. The next owner of the partition repeats what was not committed.
         """
         name = f"headrace-{self._config.group}-{self._source.partition}"
         try:
@@ -163,8 +163,8 @@ class PartitionRunner:
         except ProducerFenced as error:
             raise PartitionTakenOver(
                 f"another process with the group {self._config.group!r} took over {EVENTS.name}"
-                f"[{self._source.partition}]: this one was silent for too long, or runs twice under one name; or the "
-                "broker was away for longer than a transaction may take. Nothing is lost; start it again"
+                f"[{self._source.partition}]: this one did not respond for too long, or runs twice under one name; or "
+                "the broker was unavailable for longer than a transaction may take. Nothing is lost; restart it"
             ) from error
         finally:
             self._reader = None
@@ -193,11 +193,11 @@ class PartitionRunner:
         return True
 
     async def _recover(self, producer: FencedProducer) -> PartitionAssembly:
-        """The assembly as of the last commit, after whatever a predecessor left undecided was ended.
+        """The assembly as of the last commit, after the predecessor's transaction was ended in every partition.
 
-        What a missing marker leaves undecided may be of a transaction that was to be aborted. A trajectory of it is as
-        good as one of our own, byte for byte, and is then known as written; a tick is harmless; of dead letters the
-        commit tells.
+        A missing marker may belong to a transaction that was to be aborted. Its trajectories are byte for byte those
+        that this process would write, so they are committed and known as written; a tick is harmless; for dead letters
+        the commit's metadata decides.
         """
         started = time.monotonic()
         config = self._config
@@ -207,14 +207,14 @@ class PartitionRunner:
         await self._resolve(producer, [self._target, self._source], commit=True)
         letters = await producer.places_of([DEAD_LETTERS])
         stand = await were_committed(config.bootstrap, letters, self._source, letters_end)
-        # An alert that stands undecided goes with the letters that it is about.
+        # An undecided alert is decided as the dead letters that it is about.
         await self._resolve(producer, [*letters, *await producer.places_of([ALERTS])], commit=stand)
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         end = (await self._consumer.end_offsets([self._source]))[self._source]
         if commit.offset > end:
             raise LostOffsetError(
                 f"{EVENTS.name}[{self._source.partition}] ends at {end}, and was taken up to {commit.offset} already: "
-                "the topic was made anew, or its broker lost records. With the assembler stopped, delete the group "
+                "the topic was recreated, or its broker lost records. With the assembler stopped, delete the group "
                 f"(kafka-consumer-groups.sh --bootstrap-server {config.bootstrap} --delete --group {config.group}), "
                 "and start it again: it reads from the beginning, and writes nothing twice"
             )
@@ -228,7 +228,7 @@ class PartitionRunner:
             check_written_trajectories(config.limits, len(outputs), self._source)
         position = max(commit.offset, begin)
         logger.info(
-            "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
+            "%s[%d] continues at %d with %d closed trajectories known (%.1f s)",
             EVENTS.name, self._source.partition, position, len(outputs), time.monotonic() - started,
         )  # fmt: skip
         assembly = PartitionAssembly.resume(
@@ -252,7 +252,7 @@ class PartitionRunner:
             for _ in assembly.take_all(records):
                 if assembly.pending_bytes > _PENDING_BYTES:
                     await self._commit(producer, assembly)
-            # Also past transaction markers, which are offsets without a record; else they would look like lag.
+            # Also past transaction markers, which have offsets but no record and would otherwise count as lag.
             assembly.position = reader.position
             if time.monotonic() >= self._next_commit:
                 await self._commit(producer, assembly)
@@ -260,7 +260,7 @@ class PartitionRunner:
         await self._commit(producer, assembly)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of ``work``, or ``None`` where :meth:`stop` comes first: a rebalance waits for that."""
+        """The result of ``work``, or ``None`` if :meth:`stop` comes first, because a rebalance waits for it."""
         working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -271,7 +271,7 @@ class PartitionRunner:
         return None if working.cancelled() else working.result()
 
     async def _commit(self, producer: FencedProducer, assembly: PartitionAssembly) -> None:
-        """One transaction: outputs, a tick where time is due, and the offset with what a restart needs."""
+        """One transaction: outputs, a tick if one is due, and the offset with the metadata that a restart needs."""
         self._next_commit = time.monotonic() + self._config.commit_interval_s
         tick = self._tick(assembly)
         if assembly.position == self._committed_position and not assembly.pending and tick is None:
@@ -306,7 +306,7 @@ class PartitionRunner:
         await producer.resolve(places, commit=commit, within_s=_COMMIT_S, what=what)
 
     async def _send_in_batches(self, transaction: Transaction, trajectories: list[Outgoing]) -> list[int]:
-        """Send them to their partition, a future a batch and not a record; returns where each stands."""
+        """Send them to their partition, with one future per batch instead of per record; returns their offsets."""
         sent: list[tuple[asyncio.Future[Any], int]] = []
         batch = transaction.create_batch()
 
@@ -330,9 +330,9 @@ class PartitionRunner:
         return await transaction.send(topic, message, partition, timestamp_ms=timestamp_ms)
 
     def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
-        """A ``clock.ticked`` where the partition is silent and trajectories wait: see :mod:`fold_limits`.
+        """A ``clock.ticked`` if the partition is silent and trajectories wait: see :mod:`fold_limits`.
 
-        Not before the last one was read: behind a backlog records are time enough.
+        None before the last one was read: with a backlog, stream time advances by its records.
         """
         due_ms = tick_due_ms(assembly.fold, self._config.limits)
         silent_ms = (time.monotonic() - self._read_at) * 1000
@@ -343,8 +343,8 @@ class PartitionRunner:
 
 
 def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
-    """After how many milliseconds of silence a tick is due: well within what a gap counts for, and when the next
-    trajectory has its time over. ``None`` where nothing waits.
+    """Milliseconds of silence after which a tick is due: well within what a gap counts for, and when the next
+    trajectory times out. ``None`` if nothing waits.
     """
     deadline_ms = fold.deadline_ms
     if deadline_ms is None:

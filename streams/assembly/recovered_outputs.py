@@ -1,8 +1,8 @@
-"""What an assembler wrote before it was this one: the trajectories at the end of its output partition.
+"""The trajectories that earlier assemblers wrote at the end of an output partition.
 
-Asked once the predecessor's transaction is decided. What stands undecided before the partition's end is then somebody
-else's: another group's assembler writes to the same topic, or did until it was killed. What becomes of that is waited
-for, as committed it is there, and aborted it must be written. Only committed records count as written.
+They are read once the predecessor's transaction has ended. A transaction that is still open then belongs to another
+group's assembler, which writes to the same topic, or did until it was killed. Its end is waited for: if it commits, its
+trajectories exist, and if it aborts, they must be written. Only committed records count as written.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ async def recovered_outputs(
     bootstrap: str, target: TopicPartition, *, begin: int | None, remember: int
 ) -> tuple[list[Emitted], int]:
     """The committed trajectories in ``target`` from offset ``begin`` on, by default about the last ``remember``, and
-    the partition's end. Waits until every transaction that was open in ``target`` has ended.
+    the partition's end offset. Waits until every transaction that was open in ``target`` has ended.
 
-    Where nothing says how far its input was taken, ``begin`` is 0: all of them.
+    If the input offset of the last commit is unknown, ``begin`` is 0: all trajectories.
     """
     async with open_consumer(bootstrap) as consumer:
         first = (await consumer.beginning_offsets([target]))[target]
@@ -36,7 +36,7 @@ async def recovered_outputs(
 
 
 async def _read(bootstrap: str, target: TopicPartition, begin: int, end: int) -> list[Emitted]:
-    """The trajectories in ``[begin, end)``. What is none was not written by an assembler, and is passed over."""
+    """The trajectories in ``[begin, end)``. Other records were not written by an assembler and are skipped."""
     found: list[Emitted] = []
     if begin >= end:
         return found
@@ -47,6 +47,6 @@ async def _read(bootstrap: str, target: TopicPartition, begin: int, end: int) ->
                 try:
                     found.append(emitted_of(record))
                 except ValueError as error:
-                    logger.warning("passed over: %s", error)
+                    logger.warning("skipped: %s", error)
             await asyncio.sleep(0 if records else _IDLE_S)
     return [emitted for emitted in found if emitted.offset < end]

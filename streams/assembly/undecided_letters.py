@@ -1,7 +1,7 @@
-"""Dead letters whose end a broker left out: whether the transaction that wrote them was committed.
+"""Dead letters of a transaction that a broker left without an end: whether that transaction was committed.
 
-The commit of each says how far its dead letters reach. What stands undecided before that was committed; what stands
-behind was not, and is written again. In doubt they count as committed: twice is better than not at all.
+The metadata of each commit has the end offset of its dead letters. Undecided ones before it were committed; later ones
+were not, and are written again. In doubt they count as committed: a duplicate is better than a loss.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from headrace.schemas.wire import UnreadableRecord, decode
 async def were_committed(
     bootstrap: str, places: Sequence[TopicPartition], source: TopicPartition, committed_end: int
 ) -> bool:
-    """Whether the letters of ``source`` that are undecided in ``places``, all of ``dead-letters``, were committed.
+    """Whether the dead letters of ``source`` that are undecided in ``places``, all of ``dead-letters``, were committed.
 
-    ``committed_end`` is :attr:`CommitMetadata.letters`. True, too, where none are found and that is not known.
+    ``committed_end`` is :attr:`CommitMetadata.letters`. Also true if none are found and it is unknown.
     """
     if committed_end < 0 or len(places) != 1:
         return True

@@ -1,11 +1,11 @@
-"""Runs a processor on Faust: Faust assigns partitions and reads, the :class:`Runtime` does everything else.
+"""Runs a processor on Faust: Faust assigns partitions and reads; the :class:`Runtime` does everything else.
 
     Faust ──batch──▶ continuity check ──▶ Runtime.process ─┐
     timer ──clock──▶ stream time      ──▶ Runtime.advance ─┴▶ OwnedPartition.commit: one transaction a partition
 
-A partition's effects and offsets are committed in one transaction (:class:`OwnedPartition`), so what is decided is
-written exactly once, and a worker that was suspended while another took its partitions can write nothing when it wakes
-up. While Kafka is away it is retried, and what was not committed is processed again (``outage.py``).
+The effects and offsets of a partition are committed in one transaction (:class:`OwnedPartition`), so every decision is
+written exactly once, and a worker that was suspended while another acquired its partitions can write nothing when it
+wakes up. An outage of Kafka is retried, and what was not committed is processed again (``outage.py``).
 """
 
 import asyncio
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 TICK_S = 1.0
-"""How often stream time is looked at."""
+"""Interval at which stream time advances in idle partitions."""
 
 
 def state_topic(processor: str) -> str:
@@ -68,8 +68,8 @@ class ProcessorWorker(Generic[R]):
     ) -> None:
         """Put agents and timer on ``app``.
 
-        ``partitions``: how many each topic has, at least ``processor.reads[0]``. ``batch`` records are read at a time.
-        ``clock``: by default stream time is as far as the slowest of the topics that are read.
+        ``partitions``: number of partitions by topic, at least of ``processor.reads[0]``. ``batch`` records are read at
+        a time. ``clock``: by default stream time is that of the slowest input topic.
         """
         self.set_aside = 0
         """Entries of the state that could not be read, since the start."""
@@ -90,7 +90,7 @@ class ProcessorWorker(Generic[R]):
         self._runtime.written.update(dict.fromkeys((topic.name for topic in processor.writes), 0))
         self._owned: dict[int, OwnedPartition] = {}
         self._lock = asyncio.Lock()
-        self._assigned_anew = False
+        self._must_acquire = False
         self._lost = False
         self._reported: Counter[str] = Counter()
         for topic in self._reads:
@@ -103,7 +103,7 @@ class ProcessorWorker(Generic[R]):
 
     @property
     def counts(self) -> Counter[str]:
-        """What the processor's operators counted of what is committed, since the start."""
+        """Counts of the processor's operators since the start, for committed effects."""
         return self._runtime.counts
 
     @property
@@ -118,11 +118,11 @@ class ProcessorWorker(Generic[R]):
 
     @property
     def operators(self) -> Mapping[int, Operator]:
-        """What works on the partitions that are this process's."""
+        """The operators of the partitions that this process owns."""
         return self._runtime.operators
 
     async def caught_up(self, topic: str, partition: int) -> bool:
-        """Whether everything that stands in the partition was processed."""
+        """Whether every record in the partition was processed."""
         return await self._continuity[topic].caught_up(partition)
 
     async def has_taken(self, topic: str, partition: int, end: int) -> bool:
@@ -140,7 +140,7 @@ class ProcessorWorker(Generic[R]):
         ours = [event for event in current(self._app, events) if event.message.partition in self._owned]
         records: list[LogRecord] = []
         for record in map(stored_record, ours):
-            # What the former owner committed after Faust had asked for the committed offset.
+            # The previous owner may have committed it after Faust had read the committed offset.
             if record.offset >= self._owned[record.partition].offsets.get(record.topic, 0):
                 await self._continuity[record.topic].check(record)
                 self._clock.see(record)
@@ -150,7 +150,7 @@ class ProcessorWorker(Generic[R]):
             event.ack()
 
     async def _tick(self) -> None:
-        """Let stream time go on where nothing flows."""
+        """Advance stream time in idle partitions."""
         async with self._lock:
             try:
                 await self._outages.through(self._advance)
@@ -164,7 +164,7 @@ class ProcessorWorker(Generic[R]):
         await self._runtime.advance(await self._clock.passed_ms(waiting, self))
 
     def _report(self) -> None:
-        """What reached a limit since it was last reported, in the log."""
+        """Log which limits were reached since the last report."""
         counts = sum((operator.limits_reached for operator in self._runtime.operators.values()), Counter[str]())
         if news := counts - self._reported:
             text = ", ".join(f"{name} {count}" for name, count in news.items())
@@ -172,8 +172,8 @@ class ProcessorWorker(Generic[R]):
         self._reported = counts
 
     async def _acquire(self) -> None:
-        """After a rebalance: acquire the partitions that are ours now, each from where its last owner got to."""
-        if not self._assigned_anew:
+        """After a rebalance: acquire the assigned partitions at the offsets that their previous owners committed."""
+        if not self._must_acquire:
             return
         processor, group = self._processor, str(self._app.conf.id)
         names = {topic.name for topic in self._reads}
@@ -183,9 +183,9 @@ class ProcessorWorker(Generic[R]):
         first, *others = ({place.partition for place in mine if place.topic == topic.name} for topic in self._reads)
         if any(other != first for other in others):
             raise RuntimeError(
-                f"partitions {sorted(first)} of {self._reads[0].name} came without those of "
+                f"partitions {sorted(first)} of {self._reads[0].name} were assigned without those of "
                 f"{', '.join(topic.name for topic in self._reads[1:])}: another worker of {processor.name} does not "
-                "read it. Give all of them the same rewards."
+                "read it. Configure the same rewards for all of them."
             )
         state = await create_state_topic(
             self._bootstrap,
@@ -209,24 +209,24 @@ class ProcessorWorker(Generic[R]):
             self._continuity[topic.name].begin(
                 {number: owned.offsets.get(topic.name, 0) for number, owned in self._owned.items()}
             )
-        self._assigned_anew = self._lost = False
+        self._must_acquire = self._lost = False
 
     async def _revoke(self, *_: Any, **__: Any) -> None:
-        """Before a rebalance, and at the end: finish the batch in hand, or drop it where judges are at it."""
+        """Before a rebalance, and at the end: finish the current batch, or drop it if judges are being called."""
         self._outages.revoked.set()
         async with self._lock:
             await self._release()
-            self._assigned_anew = self._lost = False
+            self._must_acquire = self._lost = False
 
     async def _assign(self, *_: Any, **__: Any) -> None:
-        """After a rebalance: the partitions of the assignment are ours."""
+        """After a rebalance: the assigned partitions are to be acquired."""
         self._outages.revoked.clear()
-        self._assigned_anew = True
+        self._must_acquire = True
 
     async def _lose(self) -> None:
-        """While Kafka is away: release the partitions, to acquire them again and repeat what is not committed."""
+        """During an outage: release the partitions, to acquire them again and repeat what is not committed."""
         await self._release()
-        self._assigned_anew = self._lost = True
+        self._must_acquire = self._lost = True
 
     async def _release(self) -> None:
         for each in self._continuity.values():
@@ -237,7 +237,7 @@ class ProcessorWorker(Generic[R]):
 
 
 async def unless_revoked(revoked: asyncio.Event, ask: Ask, questions: Sequence[Any]) -> list[Any]:
-    """What ``ask`` gives for ``questions``; raises :class:`PartitionsRevoked` as soon as ``revoked`` is set."""
+    """The result of ``ask`` for ``questions``; raises :class:`PartitionsRevoked` as soon as ``revoked`` is set."""
     asking, ending = asyncio.ensure_future(ask(questions)), asyncio.ensure_future(revoked.wait())
     try:
         await asyncio.wait({asking, ending}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A partition whose effects stay in memory: what ``drive``, a replay and tests commit to instead of Kafka."""
+"""A partition in memory: ``drive``, a replay and tests commit to it instead of to Kafka."""
 
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ class MemoryPartition:
     """Keeps what is committed."""
 
     def __init__(self, state: Mapping[bytes, bytes] | None = None) -> None:
-        """``state``: what an earlier one kept."""
+        """``state``: the state of an earlier one."""
         self.state: dict[bytes, bytes] = dict(state or {})
         """State by key, in the order of the last writes."""
         self.offsets: dict[str, int] = {}
@@ -37,9 +37,9 @@ class MemoryPartition:
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which waits for nothing: so a function without an event loop runs the runtime.
+    """The result of ``work``, which never waits, so that the runtime can run without an event loop.
 
-    Raises ``RuntimeError`` where it waits for something after all.
+    Raises ``RuntimeError`` if it waits after all.
     """
     try:
         work.send(None)

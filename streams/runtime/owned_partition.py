@@ -1,16 +1,16 @@
-"""A partition whose state, outputs and progress are written in one transaction, by the only process that may.
+"""A partition whose state, outputs and offsets are written in one transaction, by the process that owns it.
 
     input offset 41..60 ──fold──▶ state topic: 3 keys ─┐
                                   outputs: 5 records ──┼─ one transaction
                                   committed offset 61 ─┘
 
-Its producer has a transactional id that never changes. Starting it fences whoever had the partition before: an open
-transaction is aborted, and every later one of a suspended process that wakes up is refused. Only then are the committed
-offset and the state read, so they belong together and cannot become older than somebody's later write.
+Its producer has a transactional ID that never changes. Starting it fences the previous owner: its open transaction is
+aborted, and every later one is refused, for example of a suspended process that wakes up. Only then are the committed
+offsets and the state read, so they belong together, and no later write of the previous owner can follow them.
 
-A broker that goes down at the wrong moment may leave a partition without the end of a transaction. So each transaction
-writes something into the state, and the commit's metadata says where the state ended: what stands behind that was
-not committed. From this the next owner knows how the last transaction ended, and ends it so everywhere.
+A broker that stops at the wrong moment may leave a transaction without its end in a partition. So each transaction
+writes at least one record to the state, and the commit's metadata has the end offset of the state: records after it
+were not committed. From this the next owner knows how the last transaction ended, and ends it that way everywhere.
 """
 
 import asyncio
@@ -40,23 +40,23 @@ from headrace.streams.raw import Outgoing
 logger = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""How long the broker holds back readers for a process that died and that nobody succeeds."""
+"""How long readers wait for a process that died and has no successor."""
 COMMIT_S = TRANSACTION_TIMEOUT_MS / 1000 + 30
-"""After so long the broker has aborted a transaction, and what waits for its end waits for nothing."""
+"""Limit of the wait for a transaction: the broker has aborted it by then."""
 
 STATE_BYTES = 1024 * 1024
-"""Largest record of a state topic. What processors keep is bounded far below: a larger one would fail each commit."""
+"""Largest record of a state topic. State is bounded far below; a larger record would fail every commit."""
 
 _COMMITTED = b"\0settled"
-"""Key of the record that every transaction writes into the state, if nothing else."""
+"""Key of the record that every transaction writes to the state."""
 
 
 class OwnerChanged(RuntimeError):
-    """Another process has the partition now; what this one wanted to write was refused."""
+    """Another process owns the partition now; the write of this one was refused."""
 
 
 class StateTopic(Topic):
-    """A topic whose latest record of a key counts: the state of a processor, and nobody else's reading."""
+    """A compacted topic: the state of one processor."""
 
     @property
     def configs(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class StateTopic(Topic):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What of a processor its partitions must know."""
+    """The settings that the partitions of a processor share."""
 
     bootstrap: str
     """Kafka, ``host:port``; several by comma."""
@@ -75,19 +75,19 @@ class Ownership:
     sources: tuple[Topic, ...]
     """The inputs; partition p of all of them has one owner."""
     state: Topic
-    """Where the state stands. Partition p holds that of partition p of ``sources``."""
+    """Topic of the state. Partition p has the state of partition p of ``sources``."""
     writes: tuple[Topic, ...]
     """Topics of the outputs."""
 
 
 class OwnedPartition:
-    """One partition of the inputs, from the fence on."""
+    """One partition of the inputs, from its acquisition on."""
 
     def __init__(self, ownership: Ownership, partition: int) -> None:
         self.state: dict[bytes, KafkaRecord] = {}
-        """The state as it was found, by key in the order of the last writes: the records of its topic."""
+        """The state at acquisition: records of its topic by key, in the order of the last writes."""
         self.offsets: dict[str, int] = {}
-        """First offset that is not committed as processed, by topic; none before the first."""
+        """Committed offset by topic; empty before the first commit."""
         self._ownership = ownership
         self._partition = partition
         self._state = TopicPartition(ownership.state.name, partition)
@@ -98,7 +98,7 @@ class OwnedPartition:
 
     @classmethod
     async def acquire(cls, ownership: Ownership, partition: int) -> Self:
-        """Fence whoever had the partition; then read its offsets and state. To be closed by :meth:`release`."""
+        """Fence the previous owner, then read offsets and state. To be closed by :meth:`release`."""
         owned = cls(ownership, partition)
         try:
             await owned._acquire()
@@ -112,9 +112,9 @@ class OwnedPartition:
     ) -> None:
         """Write ``state`` (``None`` forgets a key) and ``outgoing``, and commit ``offsets``: everything or nothing.
 
-        ``offsets`` are the first that were not processed, by topic; none where only time has passed. Raises
-        :class:`OwnerChanged` where another process has taken the partition, and aiokafka's errors where the broker does
-        not answer: what was written then may be committed or not, which taking the partition again finds out.
+        ``offsets``: first offset that was not processed, by topic; empty if only stream time has passed. Raises
+        :class:`OwnerChanged` if another process has acquired the partition, and aiokafka's errors if the broker does
+        not answer: the transaction may then be committed or not, which the next acquisition determines.
         """
         if self._lost is not None:
             raise self._lost
@@ -155,7 +155,7 @@ class OwnedPartition:
             )
 
     async def release(self) -> None:
-        """Let go of it. What was committed stays."""
+        """Stop the producer. What was committed stays."""
         await self._open.aclose()
 
     async def _acquire(self) -> None:
@@ -181,8 +181,8 @@ class OwnedPartition:
                 if record.value is not None:
                     self.state[record.key] = record
             committed = self.state.pop(_COMMITTED, None)
-            said = committed.value if committed is not None else None
-            self._go_on(json.loads(said or b"null"), bool(self.state) or committed is not None)
+            stored = committed.value if committed is not None else None
+            self._restore_offsets(json.loads(stored or b"null"), bool(self.state) or committed is not None)
             begins = await reader.beginning_offsets(sources)
         for source in sources:
             at, begin = self.offsets.get(source.topic, 0), begins[source]
@@ -191,41 +191,42 @@ class OwnedPartition:
                 logger.error("%s", json.loads(alert.message.value)["message"])
                 self._alerts.append(alert)
         logger.info(
-            "%s goes on at %s with %d entries of state (%.1f s)",
+            "%s continues at %s with %d entries of state (%.1f s)",
             self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
 
-    def _go_on(self, committed: dict[str, int] | None, has_state: bool) -> None:
-        """Where the broker has forgotten committed offsets (``offsets.retention.minutes``), go on where the state was
-        committed. Raises :class:`LostOffsetError` where an older version wrote it, which did not say.
+    def _restore_offsets(self, committed: dict[str, int] | None, has_state: bool) -> None:
+        """If the broker has expired committed offsets (``offsets.retention.minutes``), continue at the offsets in the
+        state. Raises :class:`LostOffsetError` if the state is of an older version, which did not store them.
         """
         missing = [topic.name for topic in self._ownership.sources if topic.name not in self.offsets]
         if not missing or not has_state:
             return
         if committed is None:
-            if self.offsets:  # a source that is read since lately
+            if self.offsets:  # a source that was added later
                 return
             commands = " ".join(f"--topic {name}:{self._partition}" for name in missing)
             raise LostOffsetError(
-                f"the broker has no committed offset of {self._name} any more (offsets.retention.minutes), and its "
-                "state is there. Say from where it goes on, with every process of the group stopped: "
+                f"the broker has expired the committed offset of {self._name} (offsets.retention.minutes), and its "
+                "state exists. Set the offset at which to continue, with every process of the group stopped: "
                 f"kafka-consumer-groups.sh --bootstrap-server {self._ownership.bootstrap} --group "
                 f"{self._ownership.group} {commands} --reset-offsets --to-datetime 2026-01-31T00:00:00.000 --execute "
-                "(what it decided since is decided again)"
+                "(decisions since then are made again)"
             )
         for name in missing:
             if name in committed:
                 self.offsets[name] = committed[name]
                 logger.warning(
-                    "the broker has no committed offset of %s[%d] any more: it goes on at %d, as its state says",
+                    "the broker has expired the committed offset of %s[%d]: continuing at %d, the offset in the state",
                     name, self._partition, committed[name],
                 )  # fmt: skip
 
     async def _end_last_transaction(self, metadata: Collection[str]) -> None:
-        """End the last transaction wherever a broker left that out, as its commit says; wait until the state is."""
+        """End the last transaction wherever a broker left it without an end, as its commit requires, and wait for the
+        end in the state."""
         config = self._ownership
         ends = [int(text) for text in metadata if text.isdecimal()]
-        if not ends:  # nothing was committed yet, or only by a release that did not note where the state ended
+        if not ends:  # no commit yet, or only by an older version without the metadata
             return
         async with open_consumer(config.bootstrap, isolation_level="read_uncommitted") as reader:
             behind = scan(reader, [self._state], start={self._partition: max(ends)})
@@ -241,8 +242,8 @@ class OwnedPartition:
 
     def _owner_changed(self) -> OwnerChanged:
         return OwnerChanged(
-            f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. Or "
-            "the broker was away for longer than a transaction may take. Nothing is lost."
+            f"another process of {self._ownership.group!r} owns {self._name} now, because this one did not respond for "
+            "too long; or the broker was unavailable for longer than a transaction may take. Nothing is lost."
         )
 
     @property
@@ -251,12 +252,14 @@ class OwnedPartition:
 
 
 def not_ours(group: str, partitions: Collection[int]) -> OwnerChanged:
-    """Why partitions are not taken that the consumer group ``group`` does not hold to be this process's."""
-    return OwnerChanged(f"partitions {sorted(partitions)} are another's in the group {group!r}, or nobody's yet")
+    """The error for partitions that the consumer group ``group`` has not assigned to this process."""
+    return OwnerChanged(
+        f"partitions {sorted(partitions)} of the group {group!r} are assigned to another process, or not yet"
+    )
 
 
 async def acquire_all(ownership: Ownership, partitions: Iterable[int]) -> dict[int, OwnedPartition]:
-    """Take ``partitions``, side by side; all of them or, where that raises, none."""
+    """Acquire ``partitions`` concurrently; if one raises, none is kept."""
     numbers = sorted(partitions)
     taken = await asyncio.gather(
         *[OwnedPartition.acquire(ownership, number) for number in numbers], return_exceptions=True
@@ -269,12 +272,12 @@ async def acquire_all(ownership: Ownership, partitions: Iterable[int]) -> dict[i
 
 
 async def release_all(partitions: Iterable[OwnedPartition]) -> None:
-    """Let go of ``partitions``, side by side."""
+    """Release ``partitions`` concurrently."""
     await asyncio.gather(*[each.release() for each in partitions])
 
 
 async def create_state_topic(bootstrap: str, name: str, *, partitions: int, about: str) -> Topic:
-    """The topic ``name``, created where it is missing."""
+    """The topic ``name``, created if it is missing."""
     topic = StateTopic(name, "kind and ids", (), partitions, about)
     await create_topics(bootstrap, [topic])
     return topic

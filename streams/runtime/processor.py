@@ -3,10 +3,9 @@
     record ──process──▶ operator ──flush──▶ Effects: records for other topics, changes of its state
     stream time ──advance──▲
 
-An operator is a fold: it has no clock, no client and no I/O, and its effects follow from what it was given. The same
+An operator is a fold: it has no clock, no client and no I/O, and its effects follow from its input. The same
 operator runs live, in ``drive`` and in a replay, under the same :class:`~headrace.streams.runtime.runtime.Runtime`;
-only what makes its effects durable differs. What a fold cannot do by itself, such as asking a judge, is the
-processor's hook.
+only what makes its effects durable differs. What a fold cannot do, such as calling a judge, is the processor's hook.
 """
 
 from abc import ABC, abstractmethod
@@ -21,22 +20,22 @@ from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.runtime.state import SetAside
 
 R = TypeVar("R")
-"""Type of the rules that processors go by."""
+"""Type of the rules that processors follow."""
 
 
 @dataclass(slots=True)
 class Effects:
-    """What some records, or some stream time, did. Committed together with the offsets behind those records."""
+    """What some records, or passing stream time, caused. Committed together with the offsets after those records."""
 
     outgoing: list[Outgoing] = field(default_factory=list)
     """Records to write, in order."""
     state: dict[bytes, bytes | None] = field(default_factory=dict)
-    """What to store by key; ``None`` forgets it."""
+    """State changes by key; ``None`` deletes the entry."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What happened, by name, for metrics: counted once the effects are committed."""
+    """Counts by name, for metrics; added once the effects are committed."""
 
     def __bool__(self) -> bool:
-        """Whether anything is to be written."""
+        """Whether there is anything to write."""
         return bool(self.outgoing or self.state)
 
 
@@ -44,19 +43,19 @@ class Operator(ABC):
     """One partition of a processor: a fold over its records and over stream time (Unix milliseconds)."""
 
     newest_ms: int = 0
-    """Newest stream time in the state that it was restored from; 0 where there is none."""
+    """Newest stream time in the state that it was restored from; 0 if there is none."""
 
     @abstractmethod
     def process(self, record: LogRecord) -> None:
         """Fold the next record.
 
-        Raises ``UnreadableRecord`` for one that becomes a dead letter. Whatever else it raises makes a dead letter and
-        an alert, and must leave the operator as it was.
+        Raises ``UnreadableRecord`` for a record that becomes a dead letter. Any other exception makes a dead letter
+        and an alert, and must leave the operator unchanged.
         """
 
     @abstractmethod
     def flush(self) -> Effects:
-        """What has been done since the last call."""
+        """The effects since the last call."""
 
     @property
     def waits(self) -> bool:
@@ -64,11 +63,11 @@ class Operator(ABC):
         return False
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether :meth:`advance` to ``now_ms`` has something left to do."""
+        """Whether :meth:`advance` to ``now_ms`` has work to do."""
         return False
 
     def advance(self, now_ms: int, at_most: int) -> None:  # noqa: B027  # most operators wait for nothing
-        """Stream time is ``now_ms``. Where that makes much work, about ``at_most`` pieces of it are done at a time."""
+        """Advance stream time to ``now_ms``. If much is due, about ``at_most`` pieces of work are done per call."""
 
     @property
     def limits_reached(self) -> Counter[str]:
@@ -78,21 +77,21 @@ class Operator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """From where an operator goes on."""
+    """What an operator is restored from."""
 
     stored: Mapping[bytes, LogRecord] = field(default_factory=dict)
     """State by key, in the order in which it was written last."""
     partitions: Mapping[Topic, int] = field(default_factory=dict)
-    """How many partitions topics have; one where a topic is not named."""
+    """Number of partitions by topic; 1 for a topic that is not named."""
     outages: bool = False
-    """Whether Kafka may be away in between, so that a gap in stream time must not count in full."""
+    """Whether Kafka may be unavailable at times, so that a gap in stream time must not count in full."""
 
 
 class Hook(Protocol):
-    """What a processor does between its folds and their effects that no fold can do."""
+    """The work of a processor between folding and flushing that needs I/O."""
 
     async def complete(self, operators: Mapping[int, Any]) -> None:
-        """Complete what the operators (by partition) have begun, before they are flushed. Where it raises, nothing is
+        """Complete what the operators (by partition) have begun, before they are flushed. If it raises, nothing is
         committed.
         """
 
@@ -102,21 +101,21 @@ class PartitionsRevoked(Exception):
 
 
 ReadBack: TypeAlias = Callable[[Topic, Collection[Place]], Awaitable[Mapping[Place, LogRecord]]]
-"""Gives the records of a topic at some places; those that are gone are left out."""
+"""Returns the records of a topic at some offsets; deleted ones are omitted."""
 Ask: TypeAlias = Callable[[Sequence[Any]], Awaitable[list[Any]]]
-"""Gives the answers to questions, in order. Raises :class:`PartitionsRevoked` where it would hold up a rebalance."""
+"""Returns the answers to questions, in order. Raises :class:`PartitionsRevoked` if it would delay a rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What hooks may ask of the world."""
+    """I/O that hooks may use."""
 
     read_back: ReadBack
-    """Reads records again."""
+    """Reads records back."""
     ask: Ask | None = None
-    """Asks judges; ``None``: nobody does, and judged components are ``not_judged``."""
+    """Calls judges; ``None``: no judge is called, and judged components are ``not_judged``."""
     batch: int = 500
-    """Records that are read back, and trajectories that are judged, at a time."""
+    """Number of records that are read back, and of trajectories that are judged, at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +125,25 @@ class Processor(Generic[R]):
     name: str
     """Stable name: it is in consumer groups, metrics and the drawing."""
     reads: tuple[Topic, ...]
-    """Topics whose records it takes; the first one's partitions are those of its state."""
+    """Input topics; its state has as many partitions as the first."""
     run: Callable[..., Any]
     """The pure function at its heart. Its annotations name the records of ``reads`` and ``writes``."""
     writes: tuple[Topic, ...]
-    """Topics that its results go to."""
+    """Output topics."""
     about: str
-    """What it does, in a sentence."""
+    """Its purpose, in one sentence."""
     restore: Callable[[R, Start], tuple[Operator, list[SetAside]]]
-    """Makes the operator of a partition, and names what of its state cannot be read."""
-    state: str = "Nothing but how far it got."
-    """What its state topic holds, in a sentence."""
+    """Restores the operator of a partition, and returns the state entries that cannot be read."""
+    state: str = "Only its committed offsets."
+    """Contents of its state topic, in one sentence."""
     hook: Callable[[R, Outside], Hook] | None = None
-    """Makes what completes its folds."""
+    """Makes its hook."""
     hears: Callable[[R], tuple[Topic, ...]] | None = None
-    """Which of ``reads`` it has a use for under given rules; ``None``: all."""
+    """Which of ``reads`` it needs under the given rules; ``None``: all."""
 
     @property
     def source(self) -> str:
-        """``ce_source`` of what it writes."""
+        """``ce_source`` of its outputs."""
         return f"/streams/{self.name}"
 
     def inputs(self, rules: R) -> tuple[Topic, ...]:

@@ -2,8 +2,8 @@
 
     records ─▶ fold into their partitions' operators ─▶ hook (judges) ─▶ commit each partition's effects and offsets
 
-What a record cannot be decoded for, or our own code raises for, becomes a dead letter; the partition goes on. Live, in
-``drive`` and in a replay this is the code that runs; they differ in the :class:`Committer` and in who reads.
+A record that cannot be decoded, or for which the code raises, becomes a dead letter, and the partition continues. This
+code runs live, in ``drive`` and in a replay; they differ in the :class:`Committer` and in how records are read.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ logger = logging.getLogger(__name__)
 
 
 class Committer(Protocol):
-    """Makes effects of one partition durable."""
+    """Makes the effects of one partition durable."""
 
     async def commit(
         self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
-        """Write everything or nothing: ``offsets`` behind the records that were processed (by topic), changes of the
+        """Write everything or nothing: ``offsets`` after the records that were processed (by topic), changes of the
         ``state``, and the records ``outgoing``.
         """
 
 
 class _Task:
-    """One partition's operator, and what makes its effects durable."""
+    """The operator of one partition, and what makes its effects durable."""
 
     def __init__(self, source: str, operator: Operator, committer: Committer, *, strict: bool) -> None:
         self.operator = operator
@@ -65,7 +65,7 @@ class _Task:
             self._letters += raised(record, error, self._source)
 
     async def commit(self) -> tuple[Effects, list[Outgoing]]:
-        """Commit what was done since the last call; returns it."""
+        """Commit the effects since the last call and return them."""
         effects = self.operator.flush()
         offsets, self._offsets = self._offsets, {}
         letters, self._letters = self._letters, []
@@ -76,7 +76,7 @@ class _Task:
 
 
 class Runtime:
-    """A processor at work. After anything raised, its partitions must be assigned anew, from what was committed."""
+    """A running processor. After an exception its partitions must be assigned again, from what was committed."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class Runtime:
         revoked: asyncio.Event | None = None,
         strict: bool = False,
     ) -> None:
-        """``source`` names the processor in what it writes. ``at_most`` pieces of work are committed at a time where
-        stream time makes much of it. While ``revoked`` is set nothing more is begun. ``strict``: what an operator
-        raises for a record is raised, as somebody is there who tries it out.
+        """``source`` names the processor in its outputs. If stream time makes much due, ``at_most`` pieces of work are
+        committed at a time. While ``revoked`` is set no more work is started. ``strict``: an exception of the operator
+        is raised instead of becoming a dead letter, for a person who tries it out.
         """
         self.counts: Counter[str] = Counter()
-        """What the operators counted, of what is committed."""
+        """Counts of the operators, for committed effects."""
         self.read: Counter[str] = Counter()
         """Records processed and committed, by topic."""
         self.written: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class Runtime:
 
     @property
     def operators(self) -> dict[int, Operator]:
-        """What works on each partition that is assigned."""
+        """The operator of each assigned partition."""
         return {number: task.operator for number, task in self._tasks.items()}
 
     def assign(self, partition: int, operator: Operator, committer: Committer) -> None:
@@ -114,11 +114,11 @@ class Runtime:
         self._tasks[partition] = _Task(self._source, operator, committer, strict=self._strict)
 
     def release(self) -> None:
-        """Let go of every partition. What was not committed is forgotten."""
+        """Release every partition. Uncommitted effects are dropped."""
         self._tasks = {}
 
     async def process(self, records: Collection[LogRecord]) -> None:
-        """Process ``records``, each of a partition that is assigned, and commit their effects."""
+        """Process ``records`` of assigned partitions, and commit their effects."""
         touched = dict.fromkeys(record.partition for record in records)
         for record in records:
             self._tasks[record.partition].process(record)
@@ -126,7 +126,7 @@ class Runtime:
         self.read.update(record.topic for record in records)
 
     async def advance(self, times: Mapping[int, int]) -> None:
-        """Stream time of each partition in ``times`` is so far (Unix milliseconds): do and commit what is due."""
+        """Advance the stream time of each partition to ``times`` (Unix milliseconds); do and commit what is due."""
         for partition, now_ms in times.items():
             if (task := self._tasks.get(partition)) is None:
                 continue
@@ -148,7 +148,7 @@ class Runtime:
 async def _all_done(
     pending: Sequence[Awaitable[tuple[Effects, list[Outgoing]]]],
 ) -> list[tuple[Effects, list[Outgoing]]]:
-    """The results of all, once every one is done; raises the first exception among them, if any."""
+    """The results of all, once every one is done; raises the first exception, if any."""
     if len(pending) == 1:  # as in memory, where there is no event loop
         return [await pending[0]]
     results = []

@@ -1,9 +1,9 @@
-"""State that is read tolerantly: an entry that cannot be decoded is set aside and reported, and the partition goes on.
+"""State is read tolerantly: an entry that cannot be decoded is quarantined and reported, and processing continues.
 
     headrace-score-state[2]@7104  {"since_ms": "soon"}   →   a dead letter, an alert, a count
 
-The entry stays in its topic, since the code may only be too old for it. Its dead letter and its alert have ids that
-follow from its place: a worker that starts often tells of it once.
+The entry stays in its topic, because the code may only be too old for it. The IDs of its dead letter and its alert are
+derived from its offset, so that a worker that restarts often reports it once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class SetAside:
     """An entry of the state that cannot be used."""
 
     record: LogRecord
-    """As it stands in the state topic."""
+    """The record in the state topic."""
     why: str
     """What is wrong with it."""
 
@@ -48,7 +48,7 @@ def read_state(
 
 
 def set_aside_records(aside: Iterable[SetAside], source: str) -> list[Outgoing]:
-    """The dead letters of what ``source`` set aside, and one alert for all of it."""
+    """The dead letters of the entries that ``source`` quarantined, and one alert about all of them."""
     letters = []
     first: LogRecord | None = None
     count = 0
@@ -61,8 +61,9 @@ def set_aside_records(aside: Iterable[SetAside], source: str) -> list[Outgoing]:
     place = f"{first.topic}[{first.partition}]"
     message = alert_message(
         KIND,
-        f"{count} entries of {place} cannot be read and are set aside, from offset {first.offset} on; the partition "
-        "goes on without them. What they were about has no fate: `headrace dead-letters list` shows them.",
+        f"{count} entries of {place} cannot be read and are quarantined, the first at offset {first.offset}; "
+        "processing continues without them. Their trajectories are not decided: `headrace dead-letters list` shows "
+        "the entries.",
         source=source,
         subject=place,
         time_ms=time_of(first),

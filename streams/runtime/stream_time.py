@@ -1,11 +1,11 @@
-"""How far stream time has come in a partition of co-partitioned topics, such as ``trajectories`` and ``feedback``.
+"""Stream time of a partition of co-partitioned topics, such as ``trajectories`` and ``feedback``.
 
-    both flow                    as far as the slower of them
-    one has nothing to read      as far as the other
-    neither has                  on from the newest record, as fast as the wall clock
+    both topics have records     the earlier of the two
+    one is idle                  the time of the other
+    both are idle                the newest record's time, advanced by the wall clock
 
-A window must not close while feedback that was in time waits to be read, as after an outage. So only a topic that was
-silent for a while, and has been read to its end, holds nothing back.
+A window must not close while feedback that arrived in time is still unread, as after an outage. So a topic counts as
+idle only if it has been read to its end and had no record for some time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,28 +17,28 @@ from headrace.streams.raw import LogRecord
 from headrace.streams.runtime.processor import Operator
 
 IDLE_GRACE_S = 5.0
-"""A topic is idle after this long without a record, and time then runs this far behind the wall: a record that is on
-its way keeps its place."""
+"""A topic is idle after so many seconds without a record. Stream time then lags the wall clock by as much, so that a
+record in flight is not late."""
 
 
 class PartitionTime:
-    """Stream time of one partition of some topics; moves forward only. Pure: silence is measured by who asks."""
+    """Stream time of one partition of some topics; it never goes back. Pure: the caller measures idle times."""
 
     def __init__(self, topics: tuple[str, ...], *, known_ms: int = 0) -> None:
-        """``topics``: names of those that are read. ``known_ms``: stream time that is known from before a restart."""
+        """``topics``: names of the topics that are read. ``known_ms``: stream time before the restart."""
         self.topics = topics
         self._known_ms = known_ms
         self._newest: dict[str, int] = {}
         self._passed_ms = 0
 
     def see(self, topic: str, timestamp_ms: int) -> None:
-        """Take notice of a record of ``topic``."""
+        """Note a record of ``topic``."""
         self._newest[topic] = max(timestamp_ms, self._newest.get(topic, 0))
 
     def passed_ms(self, idle_s: Mapping[str, float]) -> int:
-        """Time that every topic has passed, Unix milliseconds; 0 while unknown.
+        """Stream time that every topic has reached, Unix milliseconds; 0 while unknown.
 
-        ``idle_s`` says of the topics that were read to their end for how long they have been silent, in seconds.
+        ``idle_s``: seconds without a record, for each topic that was read to its end.
         """
         flowing = [topic for topic in self.topics if idle_s.get(topic, 0.0) <= IDLE_GRACE_S]
         if flowing:
@@ -51,17 +51,17 @@ class PartitionTime:
 
 
 class Reading(Protocol):
-    """What a clock may ask about the consumer."""
+    """What a clock may query from the consumer."""
 
     async def caught_up(self, topic: str, partition: int) -> bool:
-        """Whether everything that stands in the partition was processed."""
+        """Whether every record in the partition was processed."""
 
     async def has_taken(self, topic: str, partition: int, end: int) -> bool:
         """Whether everything before the offset ``end`` was processed."""
 
 
 class StreamClock(Protocol):
-    """Says how far stream time has come in partitions where nothing flows."""
+    """Determines stream time in idle partitions."""
 
     def start(self, operators: Mapping[int, Any]) -> None:
         """These partitions were assigned."""
@@ -70,14 +70,14 @@ class StreamClock(Protocol):
         """A record was read."""
 
     async def passed_ms(self, waiting: Mapping[int, Any], reading: Reading) -> Mapping[int, int]:
-        """Stream time (Unix milliseconds) by partition, of those among ``waiting`` where it is known."""
+        """Stream time (Unix milliseconds) by partition, for the partitions in ``waiting`` where it is known."""
 
 
 class CopartitionedClock:
-    """A :class:`PartitionTime` a partition."""
+    """A :class:`PartitionTime` per partition."""
 
     def __init__(self, topics: Sequence[str]) -> None:
-        """``topics``: names of those that are read."""
+        """``topics``: names of the topics that are read."""
         self._topics = tuple(topics)
         self._times: dict[int, PartitionTime] = {}
         self._seen_at: dict[tuple[str, int], float] = {}

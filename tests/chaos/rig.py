@@ -32,7 +32,7 @@ TAKEN_OVER = "took over"
 """Part of a fenced assembler's log message."""
 
 _MARKERS_SKIPPED = "likely deleted already and hence can be skipped"
-_RECOVERED = re.compile(r"^(\S+ \S+) .* events\[(\d+)\] goes on at", re.MULTILINE)
+_RECOVERED = re.compile(r"^(\S+ \S+) .* events\[(\d+)\] continues at", re.MULTILINE)
 _TRANSACTIONS_LOGGED = "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=info"
 
 
