@@ -1,4 +1,4 @@
-"""Clients of Kafka as every process opens them: they start, and stop, in bounded time."""
+"""Kafka clients with the settings that every process uses; they start and stop in bounded time."""
 
 import asyncio
 import logging
@@ -28,24 +28,24 @@ MAX_REQUEST_BYTES = max(topic.max_bytes for topic in TOPICS)
 """Largest record any topic takes; producers allow as much."""
 
 FETCH_BYTES = 1024 * 1024
-"""Most that a fetch brings of one partition, compressed. A larger batch still comes whole, as the first of an answer.
-Ten times as much inflated is common; decoding happens as records are taken (``max_records``)."""
+"""Most that a fetch returns of one partition, compressed. A larger batch is still returned whole, as the first of a
+response. Ten times the size decompressed is common; records are decoded as they are taken (``max_records``)."""
 
 
 RETRY_BACKOFF_MS = 20
-"""A broker that is still completing a transaction answers at once; the client's default of 100 ms only adds delay."""
+"""A broker that is still completing a transaction answers immediately; the client's default of 100 ms adds delay."""
 
 
 START_S = 120.0
-"""A transactional producer that has no producer id after so many seconds is given up: see :func:`start_client`."""
+"""Limit for a transactional producer to get a producer ID: see :func:`start_client`."""
 
 
 COMPRESSION = "zstd"
-"""aiokafka writes lz4 at the level that takes longest: 40 MB/s of recorded trajectories, and zstd 540, and smaller."""
+"""aiokafka writes lz4 at its slowest level, 40 MB/s of recorded trajectories; zstd writes 540 MB/s, and smaller."""
 
 
 def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
-    """An idempotent producer on ``bootstrap`` that was not started. ``options`` are aiokafka's."""
+    """An idempotent producer for ``bootstrap``, not started. ``options`` are aiokafka's."""
     defaults: dict[str, Any] = {
         "enable_idempotence": True,
         "compression_type": COMPRESSION,
@@ -58,12 +58,12 @@ def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
 
 
 async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdminClient) -> None:
-    """Start ``client``, which its user stops, whatever this raises.
+    """Start ``client``. The caller stops it, also if this raises.
 
-    Raises ``BrokerNotAvailableError`` where the cluster answers and names no broker, as one of a single broker does
-    that was frozen for longer than its session, until it is let in again. aiokafka only asserts that there is one.
-    Raises ``KafkaTimeoutError`` where the coordinator does not end the last transaction of a transactional id within
-    :data:`START_S`: aiokafka would ask on for ever, and say nothing.
+    Raises ``BrokerNotAvailableError`` if the cluster answers and names no broker, as a single broker does that was
+    frozen for longer than its session, until it is registered again. aiokafka only asserts that there is one.
+    Raises ``KafkaTimeoutError`` if the coordinator does not end the last transaction of a transactional ID within
+    :data:`START_S`: aiokafka would retry forever without a message.
     """
     transactional_id = None
     if isinstance(client, AIOKafkaProducer):
@@ -79,8 +79,8 @@ async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdm
         if not limit.expired():
             raise
         raise KafkaTimeoutError(
-            f"no producer id for {transactional_id!r} within {START_S:g} s: brokers are away, or its last transaction "
-            "does not end. If this goes on, `kafka-transactions.sh find-hanging` names the transaction."
+            f"no producer id for {transactional_id!r} within {START_S:g} s: brokers are unavailable, or its last "
+            "transaction does not end. If this persists, `kafka-transactions.sh find-hanging` names the transaction."
         ) from error
     except AssertionError as error:
         if cluster.brokers():
@@ -94,7 +94,7 @@ async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdm
 async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
     """A :func:`new_producer`, started, and stopped (and flushed) at the end.
 
-    After an exception its flush is not waited for: see :func:`stop_producer`.
+    After an exception the flush is bounded: see :func:`stop_producer`.
     """
     producer = new_producer(bootstrap, **options)
     try:
@@ -107,24 +107,24 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
 
 
 async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) -> None:
-    """Flush and stop ``producer``, or give it up after ``within_s`` seconds: its own stop waits until the broker is
-    back, and so would a process that is asked to end.
+    """Flush and stop ``producer``, or abandon it after ``within_s`` seconds: its own stop waits until the broker is
+    available again, which would delay the end of a process.
     """
-    for outcome in _unasked(producer):
+    for outcome in _unretrieved(producer):
         outcome.add_done_callback(retrieve)
     if not await _done_within(within_s, producer.stop()):
         # stop() waits for the flush before it ends the sender task and the connections: end them here.
         await _done_within(within_s, producer._sender.close())
         await _done_within(within_s, producer.client.close())
-        # Its flush waits on, in a task of its own, and asyncio would complain of that once it is collected.
+        # Its flush keeps waiting in a task, which asyncio would report when the task is collected.
         if flushes := [task for task in asyncio.all_tasks() if _object_of(task) is producer._message_accumulator]:
             for task in flushes:
                 task.cancel()
             await asyncio.wait(flushes, timeout=within_s)
 
 
-def _unasked(producer: AIOKafkaProducer) -> Iterator["asyncio.Future[Any]"]:
-    """Futures whose exceptions nobody asks for where ``producer`` was fenced; asyncio would complain of each."""
+def _unretrieved(producer: AIOKafkaProducer) -> Iterator["asyncio.Future[Any]"]:
+    """Futures whose exceptions aiokafka does not retrieve if ``producer`` was fenced; asyncio would report each."""
     if producer._txn_manager is not None and producer._txn_manager._transaction_waiter is not None:
         yield producer._txn_manager._transaction_waiter
     accumulator = producer._message_accumulator
@@ -139,19 +139,19 @@ def retrieve(outcome: "asyncio.Future[Any]") -> None:
 
 
 def _object_of(task: asyncio.Task[Any]) -> object:
-    """Whose method ``task`` runs; ``None`` where it runs a function, or is over."""
+    """The object whose method ``task`` runs; ``None`` if it runs a function or has ended."""
     frame = getattr(task.get_coro(), "cr_frame", None)
     return None if frame is None else frame.f_locals.get("self")
 
 
 async def _done_within(seconds: float, closing: Coroutine[Any, Any, None]) -> bool:
-    """Whether ``closing`` a client came to an end in time and by itself; otherwise it is ended."""
+    """Whether ``closing``, which stops a client, ended in time; otherwise it is cancelled."""
     task = asyncio.ensure_future(closing)
     try:
         await asyncio.wait({task}, timeout=seconds)
     finally:
         await end_task(task, seconds)
-    # The client lets the cancellation of its own tasks out, as if somebody had cancelled us.
+    # The client propagates the cancellation of its own tasks, as if this task had been cancelled.
     if task.cancelled() or task.exception() is not None:
         _log.debug("a client of Kafka did not stop by itself")
         return False
@@ -182,14 +182,14 @@ async def open_consumer(
 
 
 async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Leave the group and stop, or only stop where the broker does not answer: it notices who is silent."""
+    """Leave the group and stop, or only stop if the broker does not answer; it then removes the member by timeout."""
     if not await _done_within(STOP_S, consumer.stop()):
         await _done_within(STOP_S, consumer._client.close())
 
 
 @asynccontextmanager
 async def open_admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client for topics and groups."""
+    """An admin client for topics and groups."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         await start_client(admin)

@@ -52,7 +52,7 @@ async def until_decided(bootstrap: str, places: Collection[TopicPartition]) -> d
                 for place, end in hidden.items():
                     _log.warning(
                         "%s[%d]: waiting for another producer's transaction, open at %d of %d. It is committed, or "
-                        "aborted at its timeout; if this goes on, `kafka-transactions.sh find-hanging` names it.",
+                        "aborted at its timeout; if this persists, `kafka-transactions.sh find-hanging` names it.",
                         place.topic, place.partition, stable[place], end,
                     )  # fmt: skip
                 remind_at = time.monotonic() + _REMIND_S
