@@ -78,7 +78,7 @@ async def until_step(seen, step, task):
     assert announced.done(), f"step {step} was never announced"
 
 
-async def told(kafka, run, folder):
+async def published(kafka, run, folder):
     """Returns the records of ``run`` and its newest checkpoint, without names and times."""
     steps, weights = [payloads(await records(kafka, topic, run)) for topic in (STEPS, WEIGHTS)]
     budgets = {each.version for each in payloads(await records(kafka, BUDGET, run))}
@@ -126,8 +126,8 @@ async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(
     assert not faults
     await train_until(config("calm"), 4)
 
-    *calm, calm_state, calm_files = await told(kafka, "calm", tmp_path)
-    *found, state, files = await told(kafka, "away", tmp_path)
+    *calm, calm_state, calm_files = await published(kafka, "calm", tmp_path)
+    *found, state, files = await published(kafka, "away", tmp_path)
     assert found == calm
     assert [step for step, *_ in found[0]] == [1, 2, 3, 4]
     assert files == calm_files

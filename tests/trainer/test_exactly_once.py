@@ -36,7 +36,7 @@ STORY = ["00", "01", "foreign", "02", "03", "04", "05", "unreadable", "06", "07"
 LAST = 6
 UNREADABLE = "unreadable_group"
 
-LIVES = {
+INSTANCES = {
     "early": ["model_written:0", "checkpointed:0", "weights_uploaded:0", "sent:0", "announced:0",
               "position_written:1", "updated:1", "trained:1", "position_written:2", "sent:2", "position_published:2",
               "optimizer_written:2", "state_written:3", f"done:{LAST}"],
@@ -75,7 +75,7 @@ async def feed_story(kafka, run):
             await (await send(producer, TRAINING, message, 0))
 
 
-async def live(kafka, run, base, folder, deaths):
+async def run_instances(kafka, run, base, folder, deaths):
     """Run the instances of ``run``; returns how each ended."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.trainer.killed", kafka, run, str(base), str(folder), json.dumps(SETTINGS), *deaths,
@@ -89,7 +89,7 @@ async def live(kafka, run, base, folder, deaths):
     return out.decode().splitlines(), error.decode()[-4000:]
 
 
-async def told(kafka, run, folder):
+async def published(kafka, run, folder):
     """Returns all records of ``run``, without its name, its times and their places."""
     steps: list[Step] = payloads(await records(kafka, STEPS, run))
     weights: list[Weights] = payloads(await records(kafka, WEIGHTS, run))
@@ -126,22 +126,22 @@ def kept(folder, run):
 
 
 def test_a_trainer_dies_after_every_effect():
-    died_at = {death.partition(":")[0] for deaths in LIVES.values() for death in deaths}
+    died_at = {death.partition(":")[0] for deaths in INSTANCES.values() for death in deaths}
     assert died_at == {*Effect, "updated", "done"}
 
 
 async def test_killed_between_any_two_effects_it_resumes_bit_identically(kafka, base, tmp_path):
-    for run in (*LIVES, "calm"):
+    for run in (*INSTANCES, "calm"):
         await feed_story(kafka, run)
     ends = await asyncio.gather(
-        *(live(kafka, run, base, tmp_path, deaths) for run, deaths in LIVES.items()),
-        live(kafka, "calm", base, tmp_path, [f"done:{LAST}"]),
+        *(run_instances(kafka, run, base, tmp_path, deaths) for run, deaths in INSTANCES.items()),
+        run_instances(kafka, "calm", base, tmp_path, [f"done:{LAST}"]),
     )
-    for (lived, error), deaths in zip(ends, LIVES.values(), strict=False):
+    for (lived, error), deaths in zip(ends, INSTANCES.values(), strict=False):
         expected = [f"{death} {0 if death.startswith('done') else -signal.SIGKILL}" for death in deaths]
         assert lived == expected, error
 
-    calm = await told(kafka, "calm", tmp_path)
+    calm = await published(kafka, "calm", tmp_path)
     assert [step for step, *_ in calm["steps"]] == [*range(1, LAST + 1)]
     assert [version for version, *_ in calm["weights"]] == [*range(LAST + 1)]
     assert calm["rejected"] == sorted(
@@ -153,8 +153,8 @@ async def test_killed_between_any_two_effects_it_resumes_bit_identically(kafka, 
     assert trained == [f"/{name}" for name in STORY if name.isdigit() and name != "08"]
 
     calm_state, calm_tensors = kept(tmp_path, "calm")
-    for run in LIVES:
-        found = await told(kafka, run, tmp_path)
+    for run in INSTANCES:
+        found = await published(kafka, run, tmp_path)
         for topic in calm:
             assert found[topic] == calm[topic], f"{run}: {topic}"
         assert tuple(await newest_published(kafka, run)) == tuple(await newest_published(kafka, "calm"))

@@ -119,11 +119,11 @@ async def test_members_not_admitted_are_rejected_with_the_next_step(kafka, confi
 async def test_rejections_are_published_once_without_a_further_step_and_across_a_restart(kafka, config):
     await feed_groups(kafka, ["first", "stale"], run="starved")
     settings = config("starved", groups_per_step=1, max_staleness=0)
-    for told in (4, 8):
+    for published in (4, 8):
         stop = asyncio.Event()
         task = asyncio.create_task(run_trainer(settings, stop=stop, ready=lambda: None))
         async with asyncio.timeout(120):
-            while len(await records(kafka, REJECTED, "starved")) < told:  # noqa: ASYNC110
+            while len(await records(kafka, REJECTED, "starved")) < published:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         stop.set()
         await asyncio.wait_for(task, 60)
@@ -162,8 +162,8 @@ async def test_the_budget_is_published_with_each_step_and_at_each_start(kafka, c
     await feed_groups(kafka, list("abcdef"), run="granting")
     settings = config("granting", max_steps_ahead=1, steps=2)
     await train_until(settings, 2)
-    told: list[Budget] = payloads(await records(kafka, BUDGET, "granting"))
-    assert [(each.version, each.max_groups) for each in told] == [(0, 4), (1, 4), (2, 0)]
+    published: list[Budget] = payloads(await records(kafka, BUDGET, "granting"))
+    assert [(each.version, each.max_groups) for each in published] == [(0, 4), (1, 4), (2, 0)]
     await train_until(replace(settings, steps=None, max_steps_ahead=3), 3)
     again = await records(kafka, BUDGET, "granting")
     assert [(each.version, each.max_groups) for each in payloads(again)][3:] == [(2, 8), (3, 8)]
@@ -313,11 +313,11 @@ async def test_a_new_key_signs_the_version_that_the_old_one_signed_last(kafka, c
     stop = asyncio.Event()
     again = replace(settings, signing_key=tmp_path / "new.pem")
     await asyncio.wait_for(run_trainer(again, stop=stop, ready=stop.set), 120)
-    told = [each for each in payloads(await records(kafka, WEIGHTS, "rotated")) if each.version == 1]
+    published = [each for each in payloads(await records(kafka, WEIGHTS, "rotated")) if each.version == 1]
     keys = [load_or_create_key(tmp_path / name).public for name in ("old.pem", "new.pem")]
-    assert [each.signed_by for each in told] == keys
-    assert all(is_signed_by(each, key) for each, key in zip(told, keys, strict=True))
-    assert len({each.sha256 for each in told}) == 1
+    assert [each.signed_by for each in published] == keys
+    assert all(is_signed_by(each, key) for each, key in zip(published, keys, strict=True))
+    assert len({each.sha256 for each in published}) == 1
 
 
 async def fence_the_first(kafka):

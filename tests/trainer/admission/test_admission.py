@@ -276,8 +276,8 @@ def test_a_prefetched_group_is_judged_by_the_version_that_is_trained(
     decided, rejections = admit(group, AT, early, rules, version + waited)
     assert (decided, rejections) == admit(group, AT, late, rules, version + waited)
     assert (decided, rejections) == admit(group, AT, found, rules, version + waited)
-    told = [each.trajectory_id for each in rejections] + ids(decided)
-    assert sorted(told) == [f"t{i}" for i in range(len(versions))]
+    decided_ids = [each.trajectory_id for each in rejections] + ids(decided)
+    assert sorted(decided_ids) == [f"t{i}" for i in range(len(versions))]
 
 
 def ids(group):

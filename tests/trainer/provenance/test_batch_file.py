@@ -24,16 +24,16 @@ def rebuilt():
 def test_its_arrays_and_their_description(rebuilt, tmp_path):
     path = tmp_path / "step.safetensors"
     beside = write_batch(rebuilt, path)
-    found, told = load_file(path), json.loads(beside.read_text())
+    found, description = load_file(path), json.loads(beside.read_text())
     assert path.stat().st_mode == beside.stat().st_mode
     for name, array in rebuilt.batch.arrays().items():
         np.testing.assert_array_equal(found[name], array)
     with safe_open(path, "numpy") as file:
         assert file.metadata()["sha256"] == rebuilt.step.data_sha256
-    assert [each["trajectory_id"] for each in told["trajectories"]] == [
+    assert [each["trajectory_id"] for each in description["trajectories"]] == [
         name for group in rebuilt.step.groups for name in group.trajectory_ids
     ]
-    for each in told["trajectories"]:
+    for each in description["trajectories"]:
         advantages = found["advantages"][found["trajectories"] == each["index"]]
         assert len(advantages) == each["sampled_tokens"]
         assert np.all(advantages == np.float32(each["advantage"]))

@@ -1,4 +1,4 @@
-"""What a run said is known to its next trainer, and said once, whatever other runs and a stopped broker left behind."""
+"""A run's next trainer finds what was published and publishes it once, despite open transactions and restarts."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ def version(run, number):
 
 @asynccontextmanager
 async def announcing(kafka, run):
-    """An announcer that has taken ``run`` over."""
+    """Open an announcer that has claimed ``run``."""
     announcer = Announcer(kafka, run, answer_s=30.0)
     try:
         await announcer.open()
@@ -40,14 +40,14 @@ async def announcing(kafka, run):
 
 
 async def versions(kafka, run, *, decided=True):
-    """Those that are in the log, once what was open has ended; or that can be seen at this moment."""
+    """Returns the versions in the log, once open transactions have ended; or those visible now."""
     async with asyncio.timeout(60):
         read = read_to_end(kafka, WEIGHTS, decided=decided)
         found = [decode(record.headers, record.value)[1] async for record in read]
     return [weights.version for weights in found if weights.run == run]
 
 
-async def test_another_runs_open_transaction_hides_nothing_that_was_said(kafka):
+async def test_another_runs_open_transaction_hides_no_published_version(kafka):
     async with open_producer(kafka, transactional_id="another") as another:
         await another.begin_transaction()
         await (await send(another, WEIGHTS, version("another", 0).message()))
@@ -67,7 +67,7 @@ async def test_another_runs_open_transaction_hides_nothing_that_was_said(kafka):
         assert await asyncio.wait_for(asking, 30) == PublishedPosition(4)
 
 
-async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka):
+async def test_an_undecided_transaction_is_decided_by_the_next_trainer(kafka):
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, "left") as announcer:
         leave_out(announcer._producer.kafka, WEIGHTS)
@@ -87,7 +87,7 @@ async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka
     assert await versions(kafka, "left") == [0, 1]
 
 
-async def test_what_was_undecided_before_anything_was_said_does_not_stand(kafka):
+async def test_an_undecided_first_transaction_is_aborted(kafka):
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, "first") as announcer:
         leave_out(announcer._producer.kafka, WEIGHTS)
@@ -100,7 +100,7 @@ async def test_what_was_undecided_before_anything_was_said_does_not_stand(kafka)
 
 
 @pytest.mark.parametrize("made", [True, False])
-async def test_a_transaction_whose_end_was_not_heard_is_ended_as_the_log_says(kafka, made):
+async def test_a_transaction_without_acknowledgement_is_ended_as_recorded_in_the_log(kafka, made):
     run = f"unheard-{made}"
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, run) as announcer:

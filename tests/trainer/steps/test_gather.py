@@ -76,7 +76,7 @@ def names(gathered):
     return [group.group_id for group in gathered.groups]
 
 
-def turned_away(announcements):
+def rejected(announcements):
     found = [Rejection.model_validate_json(each.payload) for each in announcements]
     return {each.trajectory_id: each.reason for each in found}
 
@@ -115,7 +115,7 @@ async def test_a_group_that_became_stale_during_a_step_is_rejected_and_replaced(
     log.write("newer", version=1)
     second = await gatherer.gather(after(first, version=1), stop)
     assert (names(second), second.offsets) == (["new", "newer"], {0: 5})
-    assert turned_away(committed.announcements) == {"old": Reason.STALE}
+    assert rejected(committed.announcements) == {"old": Reason.STALE}
     metrics = loop_metrics(second, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
     assert (metrics["rejected"], metrics["rejected_age_1"], metrics["admitted_age_0"]) == (1.0, 1.0, 2.0)
 
@@ -129,7 +129,7 @@ async def test_pending_groups_come_first_after_a_restart_and_are_admitted_again(
     log.write("c", version=1)
     gathered = await gatherer_of(log, committed).gather(before.position, stop)  # a restart with stricter settings
     assert (names(gathered), gathered.offsets) == (["a", "c"], {0: 3})
-    assert turned_away(committed.announcements) == {"b": Reason.STALE}
+    assert rejected(committed.announcements) == {"b": Reason.STALE}
 
 
 async def test_tokens_of_a_future_version_are_of_unknown_age():
@@ -138,7 +138,7 @@ async def test_tokens_of_a_future_version_are_of_unknown_age():
         log.write(name, version=version)
     gathered = await gatherer_of(log, committed).gather(BEGINNING, stop)
     assert names(gathered) == ["a", "b"]
-    assert turned_away(committed.announcements) == {"other engine's": Reason.UNKNOWN_VERSION}
+    assert rejected(committed.announcements) == {"other engine's": Reason.UNKNOWN_VERSION}
     metrics = loop_metrics(gathered, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
     assert metrics["rejected_age_unknown"] == 1.0
 
