@@ -112,7 +112,7 @@ def _operation(topic: Topic) -> dict[str, Any]:
 
 def _message(model: type[Record]) -> dict[str, Any]:
     if model.TYPE not in EXAMPLES:
-        raise LookupError(f"{model.TYPE} has no example: add one to schemas/examples.py")
+        raise LookupError(f"{model.TYPE} has no example: add one to schemas/examples.py, or examples to its fields")
     example = EXAMPLES[model.TYPE]
     message = example.message
     return {

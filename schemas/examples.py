@@ -341,7 +341,25 @@ def _examples() -> dict[str, Example]:
     for payload, key, source, subject in _OTHERS:
         envelope = Envelope(derived_id(payload.TYPE, subject), payload.TYPE, source, START_MS + 2400, subject)
         found[payload.TYPE] = Example(topic_of[type(payload)], key, envelope, payload)
+    for model, topic in topic_of.items():
+        if model.TYPE not in found and (example := _from_fields(model, topic)):
+            found[model.TYPE] = example
     return found
+
+
+def _from_fields(model: type[Record], topic: Topic) -> Example | None:
+    """A record of a type that the story lacks, from the examples of its fields (``Field(examples=[…])``).
+
+    ``None`` if a required field has no example. The first field names what the record is about.
+    """
+    fields = model.model_fields
+    values = {name: field.examples[0] for name, field in fields.items() if field.examples}
+    if any(field.is_required() and name not in values for name, field in fields.items()):
+        return None
+    payload = model(**values)
+    subject = str(next(iter(values.values()), ""))
+    envelope = Envelope(derived_id(model.TYPE, subject), model.TYPE, f"/streams/{topic.name}", START_MS + 2400, subject)
+    return Example(topic, subject, envelope, payload)
 
 
 EXAMPLES: dict[str, Example] = _examples()

@@ -1,4 +1,5 @@
-"""A worker process: it runs score, group or both, each a Faust app with its own consumer group and therefore lag.
+"""A worker process: it runs the processors of the topology except the assembler, or some of them. Each is a Faust app
+with its own consumer group and therefore lag.
 
 A batch is decoded, folded, and committed with its offsets in one transaction per partition. After a crash an
 uncommitted batch is processed again; after a Kafka outage the process retries it. A record that cannot be decoded, or
@@ -86,7 +87,7 @@ class WorkersConfig:
     def __post_init__(self) -> None:
         unknown = set(self.processors) - set(PROCESSORS)
         if unknown or not self.processors:
-            raise ValueError(f"processors is {self.processors!r}: name one or both of {', '.join(PROCESSORS)}")
+            raise ValueError(f"processors is {self.processors!r}: name some of {', '.join(PROCESSORS)}")
         if self.group_timeout_s <= 0 or self.remember_s < self.group_timeout_s:
             raise ValueError("group_timeout_s must be above 0, and remember_s at least as long")
         if min(self.batch, self.judge_batch, self.judge_concurrency) < 1 or self.judge_wait_s <= 0:

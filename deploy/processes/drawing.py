@@ -61,16 +61,22 @@ def mermaid(topology: Topology = TOPOLOGY, around: Sequence[Node] | None = None)
         lines.append(f"  {_id(processor.name)} -. raised .-> {_id(ALERTS.name)}")
     for node in around:
         # A node that reads most topics gets one arrow: a dozen arrows would hide the rest.
-        if len(node.reads) > len(TOPICS) // 2:
-            every = set(node.reads) >= set(TOPICS)
-            text = "every topic" if every else ", ".join(topic.name for topic in node.reads)
-            lines.append(f'  read_by_{_id(node.name)}["{text}"] -.-> {_id(node.name)}')
+        if len(node.reads) >= len(TOPICS) // 2:
+            lines.append(f'  read_by_{_id(node.name)}["{_most(node.reads)}"] -.-> {_id(node.name)}')
             lines += _edges(node.name, (), node.writes)
         else:
             lines += _edges(node.name, node.reads, node.writes)
         lines += [f"  {_id(node.name)} -- {label} --> {_id(other)}" for other, label in node.feeds]
     lines.append("  classDef stream stroke-width:3px")
     return "\n".join(lines) + "\n"
+
+
+def _most(read: Iterable[Topic]) -> str:
+    """The label for ``read``, most of the topics."""
+    names, others = [topic.name for topic in read], [topic.name for topic in TOPICS if topic not in read]
+    if len(others) > 2:
+        return ", ".join(names)
+    return " but ".join(["every topic", *([" and ".join(others)] if others else [])])
 
 
 def _edges(node: str, reads: Iterable[Topic], writes: Iterable[Topic]) -> list[str]:

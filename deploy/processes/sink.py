@@ -1,4 +1,4 @@
-"""The sink: writes every topic to a ClickHouse table."""
+"""The sink: writes every topic that has a table to ClickHouse."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,9 +37,10 @@ def _run(settings: "Settings") -> int:
 
 
 def _flow() -> Flow:
-    from headrace.schemas.topics import ALERTS, DEAD_LETTERS, TOPICS
+    from headrace.schemas.topics import ALERTS, DEAD_LETTERS
+    from headrace.streams.clickhouse.tables import STORED_TOPICS
 
-    return Flow(TOPICS, (DEAD_LETTERS, ALERTS))
+    return Flow(STORED_TOPICS, (DEAD_LETTERS, ALERTS))
 
 
 SINK = Process(

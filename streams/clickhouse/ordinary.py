@@ -26,7 +26,7 @@ from headrace.schemas.topics import MODELS
 from headrace.streams.assembly.event_decoder import MAX_NESTING, nesting
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import TableRows
-from headrace.streams.clickhouse.rows import DERIVED, WITHOUT_TRAJECTORY, fact_columns
+from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 
@@ -41,11 +41,11 @@ _Envelope: TypeAlias = tuple[str | bytes, int, str | bytes, str | bytes, int]
 
 
 def _readers() -> dict[bytes, StructReader[Any]]:
-    """Returns the struct readers by ``ce_type``, for the models that have one."""
+    """Returns the struct readers by ``ce_type``, for the models that have rows and a struct reader."""
     found: dict[bytes, StructReader[Any]] = {}
-    for name, model in MODELS.items():
+    for name in STORED_TYPES:
         try:
-            found[name.encode()] = StructReader(model)
+            found[name.encode()] = StructReader(MODELS[name])
         except TypeError:  # records of a model with fields that structs do not support are validated by the model
             continue
     return found

@@ -1,4 +1,4 @@
-"""Converts a record into rows of the database. Pure; every registered record type has rows.
+"""Converts a record into rows of the database. Pure; every type of ``STORED_TYPES`` has rows.
 
 tool.called at events/2@17 → [(EVENTS, {"trajectory_id": "t-1", "seq": 3, "tool": "search_corpus", …})]
 """
@@ -50,7 +50,10 @@ EVENT_COLUMNS = (*RECORD_COLUMNS, "type", "trajectory_id", "seq", "payload")
 
 
 def to_rows(envelope: Envelope, payload: Record, place: RowOrigin, value: bytes) -> list[tuple[Table, Row]]:
-    """Returns the rows of one record; ``value`` is its original JSON."""
+    """Returns the rows of one record; ``value`` is its original JSON.
+
+    Raises ``LookupError`` if no table stores its type.
+    """
     common: Row = {
         "id": envelope.id,
         "time": envelope.time_ms,
@@ -61,6 +64,8 @@ def to_rows(envelope: Envelope, payload: Record, place: RowOrigin, value: bytes)
     derived = DERIVED.get(payload.TYPE)
     if derived is not None:
         return [(table, common | row) for table, row in derived(payload, envelope.subject)]
+    if payload.TYPE not in STORED_TYPES:
+        raise LookupError(f"no table stores {payload.TYPE}")
     fact: Row = {
         "type": envelope.type,
         "trajectory_id": "" if payload.TYPE in WITHOUT_TRAJECTORY else envelope.subject,
@@ -375,3 +380,6 @@ _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
 }
 _FIELDS = {model.TYPE: _field_columns(model) for model in events.FACTS}
 """By type of `events`: its fields that fill columns, derived from the models."""
+
+STORED_TYPES = frozenset({*DERIVED, *_FIELDS})
+"""Types that have rows: those of the topics that have tables."""

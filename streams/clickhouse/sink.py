@@ -1,4 +1,4 @@
-"""The sink: writes every topic to ClickHouse, in batches, visible within a second, exactly once.
+"""The sink: writes every topic that has a table to ClickHouse, in batches, visible within a second, exactly once.
 
     read → columns → cut, announced in the commit's metadata → Arrow insert with a token → commit
 
@@ -33,7 +33,7 @@ from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import partitions_of, scan
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Severity
-from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.alerts import alert_message
 from headrace.streams.clickhouse.batches import convert, unstorable
@@ -42,7 +42,7 @@ from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, dedupl
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused, Stopped
 from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, TakenBatch
-from headrace.streams.clickhouse.tables import LAG
+from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
 from headrace.streams.dead_letters.build import dead_letter_message, time_of
 from headrace.streams.lag import ConsumerLag, LagMeter
 from headrace.streams.lost_offset import expired_alert
@@ -342,7 +342,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             consumer = await stack.enter_async_context(
                 open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member)
             )
-            for topic in TOPICS:
+            for topic in STORED_TOPICS:
                 await partitions_of(consumer, topic)
             producer = await stack.enter_async_context(open_producer(config.bootstrap))
             meter = LagMeter(config.bootstrap)
@@ -356,7 +356,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
 
             async with asyncio.TaskGroup() as tasks:
                 sink = _Sink(config, consumer, producer, database, tasks)
-                consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
+                consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=sink.assignment)
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():

@@ -429,3 +429,6 @@ TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
     topics.SDK_STATS.name: (SDK_STATS,),
 }
 """Topic → the tables that its records fill."""
+
+STORED_TOPICS: tuple[topics.Topic, ...] = tuple(topic for topic in topics.TOPICS if topic.name in TABLES_OF_TOPIC)
+"""Topics that have tables: the sink reads them."""

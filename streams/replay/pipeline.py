@@ -8,18 +8,19 @@ An item is read when its partition is read and taken when its time has come: the
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
-
-from aiokafka.partitioner import DefaultPartitioner
+from typing import TypeAlias
 
 from headrace.schemas.side_topics import OffsetRange, ReplayStage
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
+from headrace.streams.replay.further import FurtherProcessors
 from headrace.streams.replay.groups import Regrouping
+from headrace.streams.replay.placed import Placed, Placement
 from headrace.streams.replay.rewards import Rescoring
 from headrace.streams.replay.trajectories import Folded, LeftOut, Portion
 from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Processor
 
 Item: TypeAlias = LogRecord | Folded
 """What has a place in stream time: a record that was read, or what events were folded into."""
@@ -31,15 +32,6 @@ SOURCE_OF: Mapping[ReplayStage, Topic] = {
 }
 """What each stage reads."""
 
-_PARTITIONER = DefaultPartitioner()
-
-
-class Placed(NamedTuple):
-    """A record and the partition that it goes to."""
-
-    outgoing: Outgoing
-    partition: int
-
 
 class ReplayPipeline:
     """One replay. A function of the spans' records, whatever portions they come in."""
@@ -50,9 +42,10 @@ class ReplayPipeline:
         spans: Mapping[int, OffsetRange],
         partitions: Mapping[Topic, int],
         verdicts: Verdicts | None = None,
+        further: Iterable[Processor[Rules]] = (),
     ) -> None:
         """``spans``: what is read of the stage's topic, by partition; ``partitions``: how many each topic that is
-        written has; ``verdicts``: what judges said.
+        written has; ``verdicts``: what judges said; ``further``: processors that run besides score and group.
         """
         self.begin_ms: int | None = None
         """Earliest stream time at which a partition of the range begins, Unix milliseconds."""
@@ -60,10 +53,12 @@ class ReplayPipeline:
         """Latest stream time of the range."""
         self._spans = spans
         self._begun: set[int] = set()
-        self._numbers = {topic: list(range(count)) for topic, count in partitions.items()}
+        self._placement = Placement(partitions)
         self._next_offset: Counter[tuple[Topic, int]] = Counter()
         self._rescoring = Rescoring(rules, verdicts or {})
         self._regrouping = Regrouping(rules, partitions=partitions.get(REWARDS, max(spans, default=0) + 1))
+        further = tuple(further)
+        self._further = FurtherProcessors(further, rules, self._placement, partitions) if further else None
         self._read: Counter[str] = Counter()
 
     @property
@@ -71,6 +66,8 @@ class ReplayPipeline:
         """How many of what were read, made, decided, and left out."""
         total = self._read + self._rescoring.counts
         total.update(self._regrouping.counts)
+        if self._further is not None:
+            total.update(self._further.counts)
         return {name: count for name, count in sorted(total.items()) if count}
 
     def read(self, record: LogRecord) -> list[tuple[int, Item]]:
@@ -91,12 +88,21 @@ class ReplayPipeline:
 
     def take(self, time_ms: int, partition: int, item: Item) -> list[Placed]:
         """What ``item``, next in stream time and made of a record of ``partition``, brings about."""
-        return [*self._rewarded(self._rescoring.pass_time(time_ms)), *self._take(partition, item)]
+        due = self._rewarded(self._rescoring.pass_time(time_ms))
+        if self._further is None:
+            return [*due, *self._take(partition, item)]
+        placed = [*self._further.written(due), *self._further.advance(time_ms)]
+        if not isinstance(item, Outgoing | LeftOut):
+            placed += self._further.read(item)
+        return [*placed, *self._further.written(self._take(partition, item))]
 
     def finish(self) -> list[Placed]:
         """Nothing more comes: stream time goes on to the end of the range."""
         rewarded = self._rewarded(self._rescoring.finish(self.end_ms))
-        return [*rewarded, *map(self._placed, self._regrouping.finish(self.end_ms))]
+        placed = [*rewarded, *map(self._placement.place, self._regrouping.finish(self.end_ms))]
+        if self._further is None:
+            return placed
+        return [*self._further.written(placed), *self._further.advance(self.end_ms)]
 
     def _take(self, partition: int, item: Item) -> list[Placed]:
         match item:
@@ -104,7 +110,7 @@ class ReplayPipeline:
                 self._regrouping.cut(item.closed_ms)
                 return []
             case Outgoing() if item.topic is not TRAJECTORIES:
-                return [self._placed(item)]
+                return [self._placement.place(item)]
             case Outgoing():
                 stored = self._stored(item, partition)
                 return [Placed(item, partition), *self._rewarded(self._rescoring.take(stored))]
@@ -124,14 +130,14 @@ class ReplayPipeline:
         """Rewards, each followed by what it decides; and dead letters."""
         out = []
         for outgoing in made:
-            placed = self._placed(outgoing)
+            placed = self._placement.place(outgoing)
             out.append(placed)
             if outgoing.topic is REWARDS:
                 out += self._grouped(self._stored(outgoing, placed.partition))
         return out
 
     def _grouped(self, record: LogRecord) -> list[Placed]:
-        return list(map(self._placed, self._regrouping.take(record)))
+        return list(map(self._placement.place, self._regrouping.take(record)))
 
     def _stored(self, outgoing: Outgoing, partition: int) -> StoredRecord:
         """``outgoing`` as it will stand in its side topic."""
@@ -139,7 +145,3 @@ class ReplayPipeline:
         offset = self._next_offset[topic, partition]
         self._next_offset[topic, partition] += 1
         return StoredRecord(topic.name, partition, offset, timestamp_ms, message.key, message.value, message.headers)
-
-    def _placed(self, outgoing: Outgoing) -> Placed:
-        """Where Kafka's clients would put the record."""
-        return Placed(outgoing, int(_PARTITIONER(outgoing.message.key, self._numbers[outgoing.topic], None)))

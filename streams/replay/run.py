@@ -3,13 +3,16 @@
     events ──▶ trajectories ──▶ rewards ──▶ training | rejected      live
        └──────────────┴─────────────┴──▶ replay.NAME.*               from any of the three on
 
+Further processors of the topology run along, where the replay has the records that they read (``further.py``).
+
 The same input gives the same bytes, and with the rules that ran live it gives what live processing wrote: equal keys,
 values and record ids. What may differ is where a record stands, the header ``headrace_trajectories`` that it has more,
 and the times of group decisions: live reads partitions side by side as they come, a replay in log time. For the same
 reason a member that came when its group's time was over is late here; live, catching up, may still have let it in.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -23,6 +26,7 @@ from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
 from headrace.streams.replay.delivery import open_delivery
 from headrace.streams.replay.fold_processes import FoldedPartitions, fold_partitions
+from headrace.streams.replay.further import Selection, further_processors
 from headrace.streams.replay.input import RangeReader, find_spans
 from headrace.streams.replay.order import LogTimeOrder
 from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
@@ -33,6 +37,9 @@ from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.registry import ANY_AGENT
 from headrace.streams.rules import Rules
 from headrace.streams.scoring.score_intake import uses_feedback
+from headrace.streams.topology import TOPOLOGY
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +84,11 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
         open_consumer(config.bootstrap) as consumer,
         open_delivery(config.bootstrap) as delivery,
     ):
-        partitions = await _partition_counts(consumer, config.stage)
+        further = _further(config, heard=bool(heard))
+        partitions = await _partition_counts(consumer, config.stage, further.makes)
         sink = ReplaySink(delivery, config.name, partitions, references)
         await sink.prepare(config.bootstrap)
-        pipeline = ReplayPipeline(config.rules, spans, partitions, verdicts)
+        pipeline = ReplayPipeline(config.rules, spans, partitions, verdicts, further.run)
         places = [*_places(source, spans), *_places(FEEDBACK, heard)]
         await _flow(RangeReader(consumer, reading), folded, places, pipeline, sink, progress)
         written = await sink.finish(config.bootstrap)
@@ -180,9 +188,25 @@ def _settings(rules: Rules) -> dict[str, dict[str, Any]]:
     }
 
 
-async def _partition_counts(consumer: AIOKafkaConsumer, stage: ReplayStage) -> dict[Topic, int]:
+def _further(config: ReplayConfig, *, heard: bool) -> Selection:
+    """The processors of the topology that run besides score and group; the log names those that do not run.
+
+    ``heard``: whether feedback is read.
+    """
+    read = () if config.stage is ReplayStage.EVENTS else (SOURCE_OF[config.stage],)
+    available = (*read, *((FEEDBACK,) if heard else ()), *config.stage.makes)
+    further = further_processors(TOPOLOGY, available, config.rules)
+    for name, why in further.left_out.items():
+        logger.warning("processor %s does not run in replay %s: %s", name, config.name, why)
+    return further
+
+
+async def _partition_counts(
+    consumer: AIOKafkaConsumer, stage: ReplayStage, further: Iterable[Topic]
+) -> dict[Topic, int]:
     """The topics that the replay writes, each with as many partitions as its live one."""
-    counts = {topic: len(await partitions_of(consumer, topic)) for topic in stage.makes}
+    makes = dict.fromkeys((*stage.makes, *further))
+    counts = {topic: len(await partitions_of(consumer, topic)) for topic in makes}
     if stage is ReplayStage.EVENTS:
         counts[TRAJECTORIES] = len(await partitions_of(consumer, EVENTS))
     return counts

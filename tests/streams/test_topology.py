@@ -33,7 +33,8 @@ def records_in(annotation: Any) -> set[type[Record]]:
 def test_function_types_match_the_records_of_their_topics(processor: Processor) -> None:
     hints = typing.get_type_hints(processor.run)
     returned = records_in(hints.pop("return"))
-    assert set().union(*map(records_in, hints.values())) == {m for topic in processor.reads for m in topic.models}
+    taken = set().union(*map(records_in, hints.values())) - returned  # a fold also takes what it returned last
+    assert taken == {m for topic in processor.reads for m in topic.models}
     assert returned == {model for topic in processor.writes for model in topic.models}
 
 
@@ -48,7 +49,7 @@ def test_the_type_check_unwraps_unions_containers_and_dataclasses() -> None:
 
 def test_the_description_names_topics_and_functions() -> None:
     assert (
-        describe()
+        describe(tuple(processor for processor in TOPOLOGY if processor.name in ("assemble", "score", "group")))
         == """\
 assemble
   events → trajectories
@@ -74,6 +75,6 @@ def test_a_function_can_be_replaced_by_name() -> None:
     def mine(trajectory: Trajectory) -> Reward:
         raise NotImplementedError
 
-    assert [processor.run is mine for processor in with_run(TOPOLOGY, "score", mine)] == [False, True, False]
-    with pytest.raises(KeyError, match="assemble, score, group"):
+    assert [processor.name for processor in with_run(TOPOLOGY, "score", mine) if processor.run is mine] == ["score"]
+    with pytest.raises(KeyError, match="assemble, score, "):
         with_run(TOPOLOGY, "grade", mine)

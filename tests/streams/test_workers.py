@@ -136,7 +136,7 @@ def oracle(bootstrap: str, prefix: str) -> dict[Topic, dict[str, bytes]]:
 
 
 def test_a_worker_refuses_processors_that_do_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="score, group"):
+    with pytest.raises(ValueError, match="name some of score, "):
         WorkersConfig(bootstrap="b", data_dir=tmp_path, processors=("scores",))
 
 

@@ -1,6 +1,7 @@
 """The real processes read and write the topics of the topology, in one process or one process per processor."""
 
 import asyncio
+import json
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.deploy.processes.registry import workers as processes
 from headrace.deploy.system.children import Child, Command
 from headrace.deploy.system.notify import ReadySocket
 from headrace.schemas.events import FeedbackGiven
@@ -18,11 +20,12 @@ from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, TO
 from headrace.schemas.wire import record_message
 from headrace.streams.lag import measure_lag
 from headrace.streams.topology import TOPOLOGY
+from headrace.streams.workers import PROCESSORS, consumer_group
 from tests.streams.builders import session
 
 pytestmark = pytest.mark.kafka
 
-GROUPS = {"assemble": "assemble", "score": "headrace-score", "group": "headrace-group"}
+GROUPS = {"assemble": "assemble", **{name: consumer_group(name) for name in PROCESSORS}}
 REWARDS = Path(__file__).parents[2] / "streams" / "replayed_rewards.py"
 
 
@@ -65,7 +68,7 @@ async def behind(kafka: str) -> bool:
     return any(lag.seconds for lag in await measure_lag(kafka, GROUPS.values()))
 
 
-@pytest.mark.parametrize("workers", [("streams",), ("assemble", "score", "group")], ids=["one process", "one each"])
+@pytest.mark.parametrize("workers", [("streams",), ("assemble", *PROCESSORS)], ids=["one process", "one each"])
 async def test_the_processes_read_and_write_the_topics_of_the_topology(
     kafka: str, tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
@@ -79,9 +82,13 @@ async def test_the_processes_read_and_write_the_topics_of_the_topology(
                     "HEADRACE_KAFKA": kafka,
                     "HEADRACE_DATA": str(tmp_path / name),
                     "HEADRACE_MEMBER": "one",
-                    "HEADRACE_OPTIONS": f'{{"workers": {{"rewards": {{"other": "{REWARDS}:VOTES"}}}}}}',
                 }
-                command = Command((sys.executable, "-m", "headrace.deploy.cli", "worker", name), env)
+                options: dict[str, object] = {"rewards": {"other": f"{REWARDS}:VOTES"}}
+                process = name
+                if name not in processes():  # a processor that has no process of its own
+                    process, options = "workers", options | {"processors": [name]}
+                env["HEADRACE_OPTIONS"] = json.dumps({"workers": options})
+                command = Command((sys.executable, "-m", "headrace.deploy.cli", "worker", process), env)
                 children.append(Child(command, tmp_path / f"{name}.log"))
                 await asyncio.wait_for(ready_socket.ready(), 90)
         await feed(kafka, run)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from headrace.schemas.arrays import encode_array
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE
 from headrace.schemas.examples import EXAMPLES
-from headrace.schemas.topics import MODELS
 from headrace.streams.clickhouse import batches
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated
 from headrace.streams.clickhouse.ordinary import READERS, add_ordinary
+from headrace.streams.clickhouse.rows import STORED_TYPES
 from headrace.streams.clickhouse.tables import BY_NAME
 from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.clickhouse.test_any_record import record_of
@@ -87,7 +87,7 @@ def test_rows_and_dead_letters_match_those_of_the_models(data: st.DataObject) ->
     same(convert(records), convert_validated(records))
 
 
-@pytest.mark.parametrize("kind", sorted(name for name in MODELS if name.encode() in READERS))
+@pytest.mark.parametrize("kind", sorted(name for name in STORED_TYPES if name.encode() in READERS))
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_sample_of_every_type_with_odd_json(kind: str, data: st.DataObject) -> None:
@@ -129,7 +129,7 @@ def test_our_own_records_are_ordinary_if_their_model_has_a_struct(sample: Any) -
 
 
 def test_nearly_every_type_is_read_without_its_model() -> None:
-    assert set(MODELS) - {name.decode() for name in READERS} == {
+    assert STORED_TYPES - {name.decode() for name in READERS} == {
         "headrace.alert.raised.v1",
         "headrace.record.dead.v1",
         "headrace.record.repaired.v1",

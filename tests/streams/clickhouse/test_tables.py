@@ -18,8 +18,8 @@ from headrace.streams.clickhouse.tables import EVENTS, TABLES, TABLES_OF_TOPIC, 
 LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_every_topic_has_a_table_and_every_table_but_lag_a_topic() -> None:
-    assert set(TABLES_OF_TOPIC) == {topic.name for topic in TOPICS}
+def test_every_table_but_lag_has_a_topic() -> None:
+    assert set(TABLES_OF_TOPIC) <= {topic.name for topic in TOPICS}
     assert {table.name for tables in TABLES_OF_TOPIC.values() for table in tables} == (
         {table.name for table in TABLES} - {"lag"}
     )

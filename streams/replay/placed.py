@@ -1,0 +1,30 @@
+"""A record of a replay and the partition of its side topic."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from aiokafka.partitioner import DefaultPartitioner
+
+from headrace.schemas.topics import Topic
+from headrace.streams.raw import Outgoing
+
+_PARTITIONER = DefaultPartitioner()
+
+
+class Placed(NamedTuple):
+    """A record and the partition that it goes to."""
+
+    outgoing: Outgoing
+    partition: int
+
+
+class Placement:
+    """Chooses partitions as Kafka's clients do."""
+
+    def __init__(self, partitions: Mapping[Topic, int]) -> None:
+        """``partitions``: how many each topic has."""
+        self._numbers = {topic: list(range(count)) for topic, count in partitions.items()}
+
+    def place(self, outgoing: Outgoing) -> Placed:
+        """``outgoing`` with its partition, which follows from its key."""
+        return Placed(outgoing, int(_PARTITIONER(outgoing.message.key, self._numbers[outgoing.topic], None)))
