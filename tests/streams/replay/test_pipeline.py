@@ -18,11 +18,13 @@ from headrace.streams.drive import drive
 from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.raw import StoredRecord
 from headrace.streams.replay.order import LogTimeOrder
-from headrace.streams.replay.pipeline import Item, Placed, ReplayPipeline
+from headrace.streams.replay.pipeline import Item, ReplayPipeline
+from headrace.streams.replay.placed import Placed
 from headrace.streams.replay.portion_codec import from_bytes, to_bytes
 from headrace.streams.replay.trajectories import Portion, Rederivation
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Processor
 from headrace.streams.topology import TOPOLOGY
 from tests.streams.attempts import attempt, trajectory_message
 from tests.streams.builders import T0, log, session, tick, ticks
@@ -37,14 +39,20 @@ def replayed(
     *,
     begins_log: bool = True,
     portion: int = 7,
+    width: int = 4,
+    further: Sequence[Processor[Rules]] = (),
 ) -> tuple[list[Placed], dict[str, int]]:
-    """The output and counts of a replay of ``partitions``, read ``portion`` records at a time."""
+    """The output and counts of a replay of ``partitions``, read ``portion`` records at a time.
+
+    Each side topic has ``width`` partitions.
+    """
     spans = {
         number: OffsetRange(partition=number, start=0, stop=len(records), begins_log=begins_log)
         for number, records in partitions.items()
     }
     rules = rules or Rules()
-    pipeline = ReplayPipeline(rules, spans, dict.fromkeys(stage.makes, 4))
+    makes = (*stage.makes, *(topic for processor in further for topic in processor.writes))
+    pipeline = ReplayPipeline(rules, spans, dict.fromkeys(makes, width), further=further)
     folds = {number: Rederivation(number, rules.fold, begins_log=begins_log) for number in spans}
     order: LogTimeOrder[int, Item] = LogTimeOrder(spans)
     left = {number: list(records) for number, records in partitions.items()}
