@@ -4,35 +4,19 @@ CONTRIBUTING describes it, and names the same files.
 """
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.newcomer.memory_written import EDITS, THE_TYPE, WHAT_MYPY_ASKS_FOR, apply
-
-ROOT = Path(__file__).parents[2]
-ROOMS = ("schemas", "streams", "agents", "deploy", "trainer", "src")
+from tests.newcomer.tree import ROOT, copy_tree, run
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of what is installed, the extension module included."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "pictures", "static", "*.safetensors")
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, tmp_path / room, symlinks=True, ignore=ignore)
-    return tmp_path
-
-
-def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(tree / "src"), str(ROOT)])
-    environment = os.environ | {"PYTHONPATH": paths, "MYPYPATH": "src", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
+    return copy_tree(tmp_path)
 
 
 def test_mypy_names_every_missing_place(tree: Path) -> None:
