@@ -174,15 +174,22 @@ class Processing(Protocol):
         """Records written, by topic."""
 
 
-def observe_processor(name: str, processing: Processing, meter: Meter | None = None) -> None:
-    """Register the counts of records read and written, and of state entries quarantined, by the processor ``name``."""
+def observe_processors(processors: Mapping[str, Processing], meter: Meter | None = None) -> None:
+    """Register the counts of records read and written, and of state entries quarantined, by each of ``processors``.
 
-    def by_topic(counts: Mapping[str, int]) -> list[tuple[float, Labels]]:
-        return [(count, {"processor": name, "topic": topic}) for topic, count in counts.items()]
+    Call it once per process: OpenTelemetry ignores a second instrument of the same name.
+    """
 
-    observe(SET_ASIDE, lambda: [(processing.set_aside, {"processor": name})], meter)
-    observe(READ, lambda: by_topic(processing.read), meter)
-    observe(WRITTEN, lambda: by_topic(processing.written), meter)
+    def by_topic(counts_of: Callable[[Processing], Mapping[str, int]]) -> list[tuple[float, Labels]]:
+        return [
+            (count, {"processor": name, "topic": topic})
+            for name, each in processors.items()
+            for topic, count in counts_of(each).items()
+        ]
+
+    observe(SET_ASIDE, lambda: [(each.set_aside, {"processor": name}) for name, each in processors.items()], meter)
+    observe(READ, lambda: by_topic(lambda each: each.read), meter)
+    observe(WRITTEN, lambda: by_topic(lambda each: each.written), meter)
 
 
 def observe_lag(latest: Callable[[], Sequence[ConsumerLag]], meter: Meter | None = None) -> None:

@@ -25,7 +25,7 @@ from headrace.streams.faust_shell.faust_app import SideTask, new_app, run_apps
 from headrace.streams.faust_shell.worker import ProcessorWorker
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.metrics import observe_groups, observe_processor
+from headrace.streams.metrics import observe_groups, observe_processors
 from headrace.streams.processors.group import IGNORED, GroupOperator
 from headrace.streams.processors.group_clock import GroupClock
 from headrace.streams.rewards.judge_client import JudgeClient
@@ -131,6 +131,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], side_tasks:
     folder = config.data_dir / "faust"
     rules = Rules(rewards, groups=config.limits, policies=config.policies, join=config.join_limits)
     apps = []
+    observed: dict[str, ProcessorWorker[Rules]] = {}
     for processor in processors:
         app = new_app(
             consumer_group(processor.name), config.bootstrap, folder, batch=config.batch, member=config.member
@@ -148,8 +149,9 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], side_tasks:
         )
         if processor.name == "group":
             observe_groups(_Groups(worker))
-        observe_processor(processor.name, worker)
+        observed[processor.name] = worker
         apps.append(app)
+    observe_processors(observed)
     return run_apps(apps, ready=ready, side_tasks=side_tasks)
 
 

@@ -9,7 +9,7 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import ConsumerLag
-from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag, observe_processor
+from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag, observe_processors
 
 
 def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object], float]]]:
@@ -61,21 +61,25 @@ def test_group_reports_fates_of_trajectories() -> None:
     }
 
 
-def test_records_and_commits_of_every_processor_are_counted() -> None:
-    worker = SimpleNamespace(set_aside=0, read={"trajectories": 0, "feedback": 0}, written={"rewards": 0})
+def test_records_and_commits_of_every_processor_of_a_process_are_counted() -> None:
+    score = SimpleNamespace(set_aside=0, read={"trajectories": 0, "feedback": 0}, written={"rewards": 0})
+    group = SimpleNamespace(set_aside=1, read={"rewards": 2}, written={"training": 1})
     reader = InMemoryMetricReader()
-    observe_processor("score", worker, MeterProvider([reader]).get_meter(METER))
+    observe_processors({"score": score, "group": group}, MeterProvider([reader]).get_meter(METER))
 
     def expected(set_aside: int, read: int, written: int) -> dict[str, object]:
-        topic = {"processor": "score", "topic": "trajectories"}
+        topic, of_group = {"processor": "score", "topic": "trajectories"}, {"processor": "group", "topic": "rewards"}
         return {
-            "headrace.state.set_aside": [({"processor": "score"}, set_aside)],
-            "headrace.processor.read": [(topic, read), (topic | {"topic": "feedback"}, 0)],
-            "headrace.processor.written": [(topic | {"topic": "rewards"}, written)],
+            "headrace.state.set_aside": [({"processor": "score"}, set_aside), ({"processor": "group"}, 1)],
+            "headrace.processor.read": [(topic, read), (topic | {"topic": "feedback"}, 0), (of_group, 2)],
+            "headrace.processor.written": [
+                (topic | {"topic": "rewards"}, written),
+                (of_group | {"topic": "training"}, 1),
+            ],
         }
 
     assert read(reader) == expected(0, 0, 0)
-    worker.set_aside, worker.read["trajectories"], worker.written["rewards"] = 3, 5, 4
+    score.set_aside, score.read["trajectories"], score.written["rewards"] = 3, 5, 4
     assert read(reader) == expected(3, 5, 4)
 
 
