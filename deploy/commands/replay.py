@@ -52,8 +52,8 @@ def command(
 ) -> None:
     """Process a range of the log again, by the same rules as live processing or by others.
 
-    Writes replay.NAME.trajectories, .rewards, .training, .rejected, .dead-letters and, at the end, .manifest. Live
-    topics do not change. `headrace diff NAME` shows what would have changed.
+    Writes replay.NAME.trajectories, .rewards, .training, .rejected, .dead-letters, the topics of further processors
+    and, at the end, .manifest. Live topics do not change. `headrace diff NAME` shows what would have changed.
 
     \b
     WHEN is a time           2026-11-20 or 2026-11-20T08:30:00Z, compared with Kafka's record timestamps
