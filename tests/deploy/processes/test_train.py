@@ -85,7 +85,7 @@ def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.Monke
     [
         ("max_stalenes = 1", "run.toml: there is no option max_stalenes. Did you mean max_staleness?"),
         ("[kl]\ncoeff = 1", "run.toml: there is no option kl.coeff. Did you mean coefficient? Options in [kl]: "),
-        ('seed = "one"', 'run.toml: seed is "one". Allowed: whole number. Seed of everything drawn.'),
+        ('seed = "one"', 'run.toml: seed is "one". Allowed: whole number. Seed of all random numbers.'),
         ('loss = "ppo"', "loss 'ppo' is not known: choose one of cispo, dapo"),
         ('loss = "dapo"\n[loss_settings]\nratio_max = 3.0', "ratio_max is not a setting of the loss dapo"),
     ],
