@@ -74,7 +74,7 @@ class GroupLimits:
         return min(self.timeout_ms, max(self.timeout_ms // 10, 5000))
 
 
-class Decision(NamedTuple):
+class GroupDecision(NamedTuple):
     """A decision."""
 
     record: TrainingGroup | Rejection
@@ -91,7 +91,7 @@ class Decision(NamedTuple):
 class GroupChanges:
     """Effects of rewards and of time on the groups."""
 
-    outputs: list[Decision] = field(default_factory=list)
+    outputs: list[GroupDecision] = field(default_factory=list)
     """Decisions, in order."""
     stored: dict[Key, Entry | None] = field(default_factory=dict)
     """State to store by key; ``None`` deletes it."""
@@ -116,7 +116,7 @@ class GroupChanges:
             else:
                 origin = candidates[output.trajectory_id].traceparent
             carried = rollouts if isinstance(output, TrainingGroup) else None
-            self.outputs.append(Decision(output, time_ms, origin, carried))
+            self.outputs.append(GroupDecision(output, time_ms, origin, carried))
 
     def keep(self, key: Key, entry: Entry, *, fresh: bool = False) -> None:
         """Store ``entry``. ``fresh``: ``key`` is not stored yet."""
