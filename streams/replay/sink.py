@@ -73,9 +73,21 @@ class ReplaySink:
                 raise ReplayRefused(
                     f"replay {self._name!r} is done: choose another name, or `headrace replay {self._name} --delete`"
                 )
+        if created:
+            await self._wait_for_leaders(bootstrap)
         for topic, side in self._topics.items():
             if side.name not in created:
                 await self._look_at(bootstrap, topic, side)
+
+    async def _wait_for_leaders(self, bootstrap: str) -> None:
+        """Wait until the leader of every partition answers.
+
+        Without this the log sometimes lacked the first batch of a new partition, although librdkafka reported it as
+        written. Presumably its retry came after the second batch, and the leader took it for a duplicate.
+        """
+        async with open_consumer(bootstrap) as consumer:
+            for side in self._topics.values():
+                await consumer.end_offsets(await partitions_of(consumer, side))
 
     async def _look_at(self, bootstrap: str, topic: Topic, side: Topic) -> None:
         digests: dict[int, Any] = defaultdict(hashlib.sha256)
