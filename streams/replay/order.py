@@ -1,8 +1,8 @@
-"""Partitions side by side in log time: the one order in which a replay looks at records.
+"""Merges partitions in stream time: the one order in which a replay processes records.
 
-Live, partitions are read next to each other as luck has it. Here the earliest goes first; what is equally early goes by
-its source. A source's time is the newest timestamp it has shown, so it never goes back, and the order is a function of
-what stands in the log.
+Live, partitions are read concurrently, in no fixed order. A replay takes the earliest record first, and equally early
+ones in the order of their sources. A source's time is the newest timestamp that it has shown, so it never goes back,
+and the order is a function of the log.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class LogTimeOrder(Generic[S, T]):
-    """Merges sources. Whoever reads them offers what they hold; nothing comes out while a source might be earlier."""
+    """Merges sources. The reader offers their items; none is released while a source might have an earlier one."""
 
     def __init__(self, sources: Iterable[S]) -> None:
         """``sources`` in the order in which they take precedence at equal time."""
@@ -47,7 +47,7 @@ class LogTimeOrder(Generic[S, T]):
         self._starving.discard(source)
 
     def ready(self) -> Iterator[tuple[int, S, T]]:
-        """What is known to be next: (log time, source, item), until a source must be read."""
+        """Yields the items that are known to be next as (stream time, source, item), until a source must be read."""
         while self._heads and not self._starving:
             _, _, source = heappop(self._heads)
             queue = self._waiting[source]

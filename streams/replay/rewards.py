@@ -1,7 +1,7 @@
 """Trajectories of a range scored again: by the specs of the replay, with the operator and hook of live scoring.
 
-Feedback meets its trajectory in the same join as live, in stream time. A judge is not asked here: its verdicts are
-given, as they were recorded or from whoever asked, and what has none is ``not_judged``.
+Feedback meets its trajectory in the same join as live, in stream time. Judges are not asked here: their verdicts are
+given, from the record or by the caller; a component without one is ``not_judged``.
 """
 
 from collections import Counter
@@ -100,7 +100,7 @@ class _Partition(MemoryPartition):
     async def commit(
         self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
-        """As :class:`MemoryPartition`, and let go of what the join forgets."""
+        """As :class:`MemoryPartition`, and drop what the join forgets."""
         await super().commit(offsets, {key: value and b"" for key, value in state.items()}, outgoing)
         for name, value in state.items():
             if value is None and name in self._offsets:

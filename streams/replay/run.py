@@ -1,4 +1,4 @@
-"""``replay``: a range of the log worked over again, with other rewards, limits or code, into topics of its own.
+"""``replay``: recomputes a range of the log with other rewards, limits or code, into its own topics.
 
     events ──▶ trajectories ──▶ rewards ──▶ training | rejected      live
        └──────────────┴─────────────┴──▶ replay.NAME.*               from any of the three on
@@ -7,7 +7,7 @@ Further processors of the topology run along, where the replay has the records t
 
 The same input gives the same bytes, and with the rules that ran live it gives what live processing wrote: equal keys,
 values and record ids. What may differ is where a record stands, the header ``headrace_trajectories`` that it has more,
-and the times of group decisions: live reads partitions side by side as they come, a replay in log time. For the same
+and the times of group decisions: live reads partitions concurrently, a replay in stream time. For the same
 reason a member that came when its group's time was over is late here; live, catching up, may still have let it in.
 """
 
