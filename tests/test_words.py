@@ -11,10 +11,22 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RETIRED = {
+    r"log time": "stream time",
+    r"to the bit": "bit-identical",
     r"for want of": "because … is missing",
+    r"(?:made|make|makes|making) anew": "recreate, repeat",
+    r"(?:set|sets|setting) aside": "quarantine, or what exactly happens",
+    r"(?:turned|turns|turn) away": "reject (a trajectory), refuse (a request)",
     r"(?:ride|rides|rode|ridden|riding) out": "retry",
+    r"(?:stepped|passed) over": "skipped",
+    r"(?:held|holds|hold) up(?! to)": "block, delay",
     r"letter box(?:es)?": "dead-letter queue",
+    r"in hand": "current, in flight",
     r"at hand": "available, current",
+    r"out of reach": "unavailable",
+    r"whoever": "the process, person or client that is meant",
+    r"worked over": "recomputed, replayed",
+    r"(?:go|goes|going|went) by": "use, follow",
     r"told of": "reported to, know",
     r"(?:speak|speaks|spoke|spoken) of": "name, describe",
     r"there where": "where",
