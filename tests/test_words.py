@@ -21,6 +21,7 @@ RETIRED = {
     r"(?:stepped|passed) over": "skipped",
     r"(?:held|holds|hold) up(?! to)": "block, delay",
     r"letter box(?:es)?": "dead-letter queue",
+    r"under way": "in progress, open, in flight",
     r"in hand": "current, in flight",
     r"at hand": "available, current",
     r"out of reach": "unavailable",
