@@ -170,7 +170,7 @@ class PartitionRunner:
             self._reader = None
 
     async def _read_on(self, producer: FencedProducer, assembly: PartitionAssembly) -> bool:
-        """Assemble until :meth:`stop`; true where a batch that cannot be unpacked was stepped over before."""
+        """Assemble until :meth:`stop`; true if a batch that cannot be unpacked was skipped."""
         async with open_reader(
             self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
         ) as reader:
@@ -186,7 +186,7 @@ class PartitionRunner:
                 if end <= assembly.position:
                     raise
                 logger.error(
-                    "%s[%d]: the batch at %d to %d cannot be unpacked, and is stepped over",
+                    "%s[%d]: the batch at %d to %d cannot be unpacked and is skipped",
                     self._source.topic, self._source.partition, assembly.position, end - 1,
                 )  # fmt: skip
         assembly.pass_over(self._source, end)
