@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE, plain_time
 from headrace.schemas.model import Record
+from headrace.streams.nesting import MAX_NESTING, nesting
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 from headrace.streams.typed_record import typed
@@ -47,7 +48,7 @@ class TypedReader(Generic[R]):
             and (headers.get(SUBJECT) or _NOT_ASCII).isascii()
             and (TRACEPARENT not in headers or (trace or _NOT_ASCII).isascii())
         )
-        if plain and record.value is not None:
+        if plain and record.value is not None and nesting(record.value) <= MAX_NESTING:
             try:
                 return TypedPayload(self._reader.read(record.value), trace.decode() if trace else None)
             except Doubt:

@@ -78,6 +78,8 @@ def command(
     from headrace.deploy.stack.state import address_of
     from headrace.schemas.side_topics import ReplayStage
     from headrace.streams.replay.catalog import delete_replay
+    from headrace.streams.replay.delivery import DeliveryFailed
+    from headrace.streams.replay.fold_processes import FoldFailed
     from headrace.streams.replay.range import parse_bound
     from headrace.streams.replay.run import ReplayConfig, run_replay
     from headrace.streams.replay.sink import ReplayRefused
@@ -112,7 +114,7 @@ def command(
 
     try:
         done = run_with_kafka(bootstrap, run)
-    except (LookupError, ValueError, ReplayRefused) as error:
+    except (LookupError, ValueError, ReplayRefused, FoldFailed, DeliveryFailed) as error:
         raise StackError(f"{error}.") from error
     if read:
         clear_counter()

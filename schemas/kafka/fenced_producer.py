@@ -110,6 +110,7 @@ class FencedProducer:
         transaction = Transaction(self.kafka)
         try:
             result = await work(transaction)
+            await asyncio.gather(*transaction.sent)
         except BaseException as error:
             cause = cause_of(self.kafka, error)
             if aborts and not self.kafka._txn_manager.is_fatal_error():

@@ -7,7 +7,6 @@ model's fields.
 
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 from typing import Any, cast
 
 from headrace.schemas.events import Fact, TrajectoryStarted
@@ -18,12 +17,10 @@ from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode_payload, envelope_of
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.history import Event
+from headrace.streams.nesting import MAX_NESTING, nesting
 from headrace.streams.structs import Doubt, StructReader
 
 logger = logging.getLogger(__name__)
-
-MAX_NESTING = 150
-"""Deepest JSON nesting of an event. Parsers stop at 200, and a trajectory adds levels around its events."""
 
 
 def _readers(models: Iterable[type[Record]]) -> Iterator[tuple[bytes, StructReader[Any]]]:
@@ -38,7 +35,6 @@ def _readers(models: Iterable[type[Record]]) -> Iterator[tuple[bytes, StructRead
 _MODELS = {model.TYPE: model for model in EVENTS.models}
 _READERS = dict(_readers(EVENTS.models))
 _STARTED = TrajectoryStarted.TYPE.encode()
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def evident_problem(arrival: Arrival) -> UnreadableRecord | None:
@@ -87,16 +83,3 @@ def _by_model(type_name: str, value: bytes | None) -> Fact:
     if value is not None and nesting(value) > MAX_NESTING:
         raise UnreadableRecord(DeadLetterError.INVALID, f"{type_name}: nested deeper than {MAX_NESTING}")
     return cast(Fact, fact)
-
-
-def nesting(value: bytes) -> int:
-    """Returns an upper bound of the depth of JSON, exact if there are more than ``MAX_NESTING`` brackets. Takes time
-    linear in the length for any bytes: each step is one pass.
-    """
-    brackets = value.count(b"{") + (value.count(b"[") if value.find(b"[") >= 0 else 0)  # find is cheaper than count
-    if brackets <= MAX_NESTING:
-        return brackets
-    # Without escapes every other piece between quotes is outside of strings; an open string reaches to the end.
-    unescaped = value.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside = b"".join(unescaped.split(b'"')[::2]).translate(None, _NO_BRACKETS)
-    return max(accumulate((1 if bracket in b"[{" else -1 for bracket in outside), initial=0))

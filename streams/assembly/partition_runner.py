@@ -267,7 +267,7 @@ class PartitionRunner:
         finally:
             working.cancel()
             stopping.cancel()
-        await asyncio.wait({working, stopping})
+            await asyncio.wait({working, stopping})
         return None if working.cancelled() else working.result()
 
     async def _commit(self, producer: FencedProducer, assembly: PartitionAssembly) -> None:

@@ -23,10 +23,10 @@ from headrace.schemas.envelope import (
 )
 from headrace.schemas.model import Record
 from headrace.schemas.topics import MODELS
-from headrace.streams.assembly.event_decoder import MAX_NESTING, nesting
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import TableRows
 from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns
+from headrace.streams.nesting import MAX_NESTING, nesting
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 

@@ -26,12 +26,17 @@ _POLL_EVERY = 100
 """Acknowledgements are looked at once in so many records."""
 
 
+class DeliveryFailed(RuntimeError):
+    """A record could not be written; the message says why."""
+
+
 class Delivery:
     """Sends records, a bounded number of them ahead of their acknowledgements; made by :func:`open_delivery`."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, failures: list[KafkaError]) -> None:
+        """``failures``: where the producer's fatal errors go."""
         self._producer = producer
-        self._failed: KafkaError | None = None
+        self._failures = failures
         self._sent = 0
 
     async def send(
@@ -39,7 +44,7 @@ class Delivery:
     ) -> None:
         """Send a record, once there is room for it. ``timestamp_ms``: Unix milliseconds, from 1 (0 would become now).
 
-        Raises ``KafkaException`` where a record that was sent before could not be written.
+        Raises :class:`DeliveryFailed` where a record that was sent before could not be written.
         """
         while True:
             self._check()
@@ -54,6 +59,8 @@ class Delivery:
                     on_delivery=self._acknowledged,
                 )
                 break
+            except KafkaException as error:  # fatal: an earlier record could not be written
+                raise DeliveryFailed(f"a record could not be written: {error.args[0].str()}") from error
             except BufferError:
                 await asyncio.to_thread(self._producer.poll, _WAIT_S)
         self._sent += 1
@@ -61,18 +68,26 @@ class Delivery:
             self._producer.poll(0)
 
     async def flush(self) -> None:
-        """Wait until every record is acknowledged; raises ``KafkaException`` where one could not be written."""
-        while await asyncio.to_thread(self._producer.flush, _WAIT_S):
+        """Wait until every record is acknowledged; raises ``DeliveryFailed`` where one could not be written."""
+        while await asyncio.to_thread(self.poll_all, _WAIT_S):
             self._check()
         self._check()
 
+    def poll_all(self, wait_s: float) -> int:
+        """Wait up to ``wait_s`` seconds until everything is acknowledged; returns how many records are not."""
+        try:
+            return int(self._producer.flush(wait_s))
+        except KafkaException as error:  # fatal
+            self._failures.append(error.args[0])
+            return 0
+
     def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._failed is None:
-            self._failed = error
+        if error is not None:
+            self._failures.append(error)
 
     def _check(self) -> None:
-        if self._failed is not None:
-            raise KafkaException(self._failed)
+        if self._failures:
+            raise DeliveryFailed(f"a record could not be written: {self._failures[0].str()}")
 
 
 @asynccontextmanager
@@ -81,6 +96,10 @@ async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "enable.idempotence": True,
+        # An outage is waited for, and nothing is sent after a record that could not be written: what is there is always
+        # a prefix, which a rerun completes.
+        "message.timeout.ms": 0,
+        "enable.gapless.guarantee": True,
         "compression.type": COMPRESSION,
         "linger.ms": 5,
         "batch.size": 1024 * 1024,
@@ -90,12 +109,15 @@ async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
         # What goes wrong for good is raised; that the broker is away this process's other clients log once a minute.
         "log_level": 2,
     }
+    failures: list[KafkaError] = []
+    # Without a callback a fatal error would be raised by whichever call looks at acknowledgements next.
+    settings["error_cb"] = lambda error: failures.append(error) if error.fatal() else None
     producer = Producer(settings, logger=logger)
-    delivery = Delivery(producer)
+    delivery = Delivery(producer, failures)
     try:
         yield delivery
         await delivery.flush()
     except BaseException:
-        if await asyncio.to_thread(producer.flush, STOP_S):
+        if await asyncio.to_thread(delivery.poll_all, STOP_S):
             logger.debug("the broker did not acknowledge everything")
         raise

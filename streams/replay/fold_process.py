@@ -8,7 +8,6 @@ stdout: for each of these a frame, its length in four bytes before it. The proce
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Mapping
 
@@ -24,6 +23,8 @@ from headrace.streams.replay.trajectories import Portion
 logger = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
+_TASK_BYTES = 64 * 1024 * 1024
+"""Largest task: a range of a partition takes some 60 bytes."""
 _AHEAD = 2
 """Portions of a partition that are folded before they are asked for."""
 
@@ -64,7 +65,7 @@ async def _fold(task: FoldTask, span: RangeToFold, portions: "asyncio.Queue[Port
 
 
 async def _serve() -> None:
-    requests = asyncio.StreamReader()
+    requests = asyncio.StreamReader(limit=_TASK_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     line = await requests.readline()
     if not line:  # the replay ended before it began
@@ -100,6 +101,5 @@ def _write(frame: bytes) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the replay, and the end of stdin this process
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     asyncio.run(_serve())

@@ -58,6 +58,7 @@ class FoldedPartitions:
             *("-m", "headrace.streams.replay.fold_process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C ends the replay, and the end of its input this process
         )
         opened.push_async_callback(_stop, process)
         assert process.stdin is not None

@@ -19,7 +19,9 @@ _IDLE_S = 0.002
 _RECORDS = 20_000
 """Records a portion at most: progress is reported by portion."""
 _ITEMS = 200
-"""Trajectories and dead letters a portion, about: at their usual 10 kB some 2 MB."""
+"""Trajectories and dead letters in a portion, at most."""
+_BYTES = 2 * 1024 * 1024
+"""Their size, at which a portion ends: it is exceeded by at most what one event closes."""
 
 
 class RangeExpired(RuntimeError):
@@ -38,9 +40,10 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
         async with open_reader(bootstrap, place.topic, place.partition, position) as reader:
             try:
                 async for records in _read(reader, span.stop):
-                    rederivation.take(records)
-                    pending = rederivation.pending
-                    if pending.records >= _RECORDS or len(pending.items) >= _ITEMS:
+                    for _ in rederivation.take(records):
+                        if is_full(rederivation.pending):
+                            yield rederivation.portion()
+                    if rederivation.pending.records >= _RECORDS:
                         yield rederivation.portion()
                 position = span.stop
             except KafkaException as error:
@@ -58,6 +61,11 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
                 rederivation.skip(position, min(end, span.stop))
                 position = end
     yield rederivation.finish()
+
+
+def is_full(portion: Portion) -> bool:
+    """Whether nothing more is to be added to ``portion``."""
+    return len(portion.items) >= _ITEMS or portion.payload_bytes >= _BYTES
 
 
 async def _read(reader: PartitionReader, stop: int) -> AsyncIterator[Sequence[LogRecord]]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.side_topics import OffsetRange, ReplayStage
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
@@ -73,7 +74,7 @@ class ReplayPipeline:
     def read(self, record: LogRecord) -> list[tuple[int, Item]]:
         """The next record of its partition, with its place in stream time."""
         self._read[f"read_{record.topic}"] += 1
-        self.end_ms = max(self.end_ms, record.timestamp)
+        self.end_ms = max(self.end_ms, record.timestamp if is_time(record.timestamp) else 0)
         if record.topic != FEEDBACK.name and record.partition not in self._begun:
             self._begin(record.partition, record.timestamp)
         return [(record.timestamp, record)]

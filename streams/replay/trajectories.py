@@ -6,12 +6,13 @@ counted, and so is what is still open at the end. Everything else is byte for by
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from aiokafka import TopicPartition
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
@@ -54,6 +55,11 @@ class Portion:
     is_last: bool = False
     """Whether the range ends here."""
 
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the records in ``items``."""
+        return sum(len(item.message.value) for item in self.items if isinstance(item, Outgoing))
+
 
 class Rederivation:
     """The fold of one partition of the range."""
@@ -66,7 +72,7 @@ class Rederivation:
         self._begun = False
         # While a trajectory from before the range may still show up, records are looked at one by one.
         self._may_be_cut = not begins_log
-        self._begun_idle_ms = 0
+        self._begun_idle_ms: int | None = None
         self._cut_before_ms = 0
 
     @property
@@ -74,23 +80,25 @@ class Rederivation:
         """What was folded since the last :meth:`portion`."""
         return self._portion
 
-    def take(self, records: Sequence[LogRecord]) -> None:
-        """Fold the list ``records``, the next of the partition."""
-        if not records:
-            return
+    def take(self, records: Sequence[LogRecord]) -> Iterator[None]:
+        """Fold the list ``records``, the next of the partition; yields whenever something was added to the portion."""
         portion = self._portion
-        if not self._begun:
+        if records and not self._begun:
+            self._begun = True
             portion.begin_ms = max(0, records[0].timestamp)
         portion.records += len(records)
         portion.counts[f"read_{EVENTS.name}"] += len(records)
-        portion.end_ms = max(portion.end_ms, max(record.timestamp for record in records))
+        portion.end_ms = max([portion.end_ms, *(each.timestamp for each in records if is_time(each.timestamp))])
         index = 0
         while index < len(records):
             if not self._may_be_cut:
                 index = self._fold.take_ordinary(records, index)
             if index < len(records):
+                before = len(self._portion.items)
                 self._arrive(records[index])
                 index += 1
+                if len(self._portion.items) > before:
+                    yield
 
     def skip(self, begin: int, end: int) -> None:
         """The offsets ``[begin, end)`` are a batch that cannot be decompressed."""
@@ -112,8 +120,8 @@ class Rederivation:
 
     def _arrive(self, record: LogRecord) -> None:
         outcomes = self._fold.arrive(record)
-        if not self._begun:
-            self._begun, self._begun_idle_ms = True, self._fold.idle_ms
+        if self._begun_idle_ms is None:
+            self._begun_idle_ms = self._fold.idle_ms
         if self._may_be_cut:
             self._may_be_cut = self._fold.idle_ms - self._begun_idle_ms < self._limits.idle_timeout_ms
             if self._may_be_cut:

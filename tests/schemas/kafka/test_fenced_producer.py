@@ -4,7 +4,13 @@ import asyncio
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    IllegalOperation,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    TopicAuthorizationFailedError,
+)
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, cause_of, open_fenced_producer
@@ -111,6 +117,20 @@ async def test_places_are_every_partition_of_the_topics(kafka: str) -> None:
     assert places == [
         TopicPartition(topic.name, number) for topic in (REWARDS, TRAINING) for number in range(topic.partitions)
     ]
+
+
+@pytest.mark.kafka
+async def test_a_send_that_the_broker_refuses_fails_the_transaction_although_nobody_waits_for_it(kafka: str) -> None:
+    noise = b"".join(number.to_bytes(4) for number in range(0, 2**32, 2**32 // (REWARDS.max_bytes // 2)))
+
+    async def refused_send(transaction: Transaction) -> None:
+        await transaction.send(REWARDS, message("refused-1"), 0)
+        await transaction.send(REWARDS, Message(b"k", noise, []), 0)
+
+    async with open_fenced_producer(kafka, "refused-send", timeout_ms=TIMEOUT_MS) as producer:
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.transact(refused_send, within_s=60, what="a test's transaction")
+    assert await written(kafka, "refused-") == []
 
 
 def refused() -> AIOKafkaProducer:

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
+from headrace.schemas.bounds import MAX_TIME_MS
 from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.side_topics import OffsetRange
@@ -20,7 +21,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.replay.fold_process import FoldTask, RangeToFold
 from headrace.streams.replay.fold_processes import FoldedPartitions, FoldFailed, fold_partitions
-from headrace.streams.replay.folded_partition import RangeExpired, fold_span
+from headrace.streams.replay.folded_partition import RangeExpired, fold_span, is_full
 from headrace.streams.replay.input import find_spans
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.replay.trajectories import Portion, Rederivation
@@ -52,22 +53,50 @@ def names(portions: Sequence[Portion]) -> list[str]:
 def test_lists_are_folded_as_single_records_are() -> None:
     records = log([record for name in ("a", "b") for record in session(name, "ask", "tool", "answer", time_ms=T0)])
     whole, single = (Rederivation(3, LIMITS, begins_log=True) for _ in range(2))
-    whole.take(records)
+    list(whole.take(records))
     for record in records:
-        single.take([record])
+        list(single.take([record]))
     assert whole.finish() == single.finish()
 
 
 def test_the_first_portion_says_when_the_range_begins() -> None:
     fold = Rederivation(3, LIMITS, begins_log=False)
     records: list[StoredRecord] = log([*session("a", "ask", time_ms=T0)])
-    fold.take(records[:2])
+    list(fold.take(records[:2]))
     first = fold.portion()
-    fold.take(records[2:])
+    list(fold.take(records[2:]))
     second = fold.finish()
     assert (first.begin_ms, first.records, first.is_last) == (records[0].timestamp, 2, False)
     assert (second.begin_ms, second.is_last) == (None, True)
     assert first.end_ms == records[1].timestamp
+
+
+def test_only_the_first_portion_has_the_beginning_however_small_the_lists_are() -> None:
+    fold = Rederivation(3, LIMITS, begins_log=True)
+    records: list[StoredRecord] = log([*session("a", "ask", "tool", "answer", time_ms=T0)])
+    begins = []
+    for record in records:
+        list(fold.take([record]))
+        begins.append(fold.portion().begin_ms)
+    assert begins == [records[0].timestamp, *[None] * (len(records) - 1)]
+
+
+def test_a_time_beyond_all_bounds_does_not_end_the_range() -> None:
+    fold = Rederivation(3, LIMITS, begins_log=True)
+    records = log([*session("a", "ask", time_ms=T0)])
+    list(fold.take([*records, replace(records[-1], timestamp=MAX_TIME_MS)]))
+    assert fold.finish().end_ms == records[-1].timestamp
+
+
+def test_a_portion_ends_with_its_bytes() -> None:
+    fold = Rederivation(3, LIMITS, begins_log=True)
+    text = {"task": {"question": "x" * 700_000}}
+    records = log([each for n in range(9) for each in session(f"s{n}", "ask", "answer", start=text, time_ms=T0)])
+    portions = [fold.portion() for _ in fold.take(records) if is_full(fold.pending)]
+    portions.append(fold.finish())
+    assert sum(len(portion.items) for portion in portions) == 9
+    assert max(portion.payload_bytes for portion in portions) < 3 * 1024 * 1024
+    assert len(portions) >= 3
 
 
 @pytest.mark.kafka

@@ -61,7 +61,7 @@ def replayed(
         for number in sorted(order.starving):
             now, left[number] = left[number][:portion], left[number][portion:]
             if stage is ReplayStage.EVENTS:
-                folds[number].take(now)
+                list(folds[number].take(now))
                 folded = folds[number].portion() if now else folds[number].finish()
                 received = from_bytes(to_bytes(folded))
                 assert received == folded

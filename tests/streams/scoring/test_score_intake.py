@@ -163,3 +163,10 @@ def test_what_is_plainly_right_is_given_to_our_components_as_a_struct_and_to_oth
     ours = Rewards({}, OURS["outcome@1"])
     assert not isinstance(read_trajectory(record(MESSAGE), ours).payload, Trajectory)
     assert isinstance(read_trajectory(record(MESSAGE), theirs).payload, Trajectory)
+
+
+def test_json_that_is_nested_too_deeply_for_the_model_is_unreadable_for_the_struct_too() -> None:
+    deep = put(PAYLOAD, ("answer",), None)
+    text = json.dumps(deep).replace('"answer": null', '"answer": ' + "[" * 400 + "]" * 400)
+    with pytest.raises(UnreadableRecord):
+        take_trajectory(record(MESSAGE, value=text.encode()), REWARDS_OF_AGENTS)
