@@ -67,27 +67,15 @@ class ReplaySink:
         """
         manifest = side_topic(MANIFEST, self._name)
         created = await create_topics(bootstrap, [*self._topics.values(), manifest])
-        # A topic that was only just made has nothing to read, and no leader to read it from yet.
+        # A topic that was just created has nothing to read.
         if manifest.name not in created:
             async for _ in read_to_end(bootstrap, manifest):
                 raise ReplayRefused(
                     f"replay {self._name!r} is done: choose another name, or `headrace replay {self._name} --delete`"
                 )
-        if created:
-            await self._wait_for_leaders(bootstrap)
         for topic, side in self._topics.items():
             if side.name not in created:
                 await self._look_at(bootstrap, topic, side)
-
-    async def _wait_for_leaders(self, bootstrap: str) -> None:
-        """Wait until the leader of every partition answers.
-
-        Without this the log sometimes lacked the first batch of a new partition, although librdkafka reported it as
-        written. Presumably its retry came after the second batch, and the leader took it for a duplicate.
-        """
-        async with open_consumer(bootstrap) as consumer:
-            for side in self._topics.values():
-                await consumer.end_offsets(await partitions_of(consumer, side))
 
     async def _look_at(self, bootstrap: str, topic: Topic, side: Topic) -> None:
         digests: dict[int, Any] = defaultdict(hashlib.sha256)

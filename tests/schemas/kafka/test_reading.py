@@ -1,10 +1,12 @@
 """Topics are created once, and their committed records read to the end, on a real broker."""
 
+import asyncio
 import os
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Producer
 
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.kafka.clients import FETCH_BYTES, open_consumer, open_producer
@@ -86,3 +88,14 @@ async def test_a_missing_topic_is_named(kafka: str) -> None:
     async with open_consumer(kafka) as consumer:
         with pytest.raises(LookupError, match="no-such-topic"):
             await partitions_of(consumer, Topic("no-such-topic", "", (), 1, ""))
+
+
+async def test_what_is_sent_to_a_new_topic_immediately_is_there(kafka: str) -> None:
+    topic = Topic("new", "number", (), 200, "Numbers.")
+    assert await create_topics(kafka, [topic]) == ["new"]
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True, "batch.num.messages": 1})
+    for number in range(4 * topic.partitions):
+        producer.produce("new", b"%d" % number, partition=number % topic.partitions)
+    assert await asyncio.to_thread(producer.flush, 60) == 0
+    found = [int(record.value or b"") async for record in read_to_end(kafka, topic)]
+    assert sorted(found) == list(range(4 * topic.partitions))
