@@ -109,10 +109,11 @@ MANIFEST = Topic(
 
 def side_topic(topic: Topic, name: str, partitions: int | None = None) -> Topic:
     """Return the side topic of ``topic`` that the replay ``name`` writes, with the same settings and, unless
-    ``partitions`` is given, as many partitions.
+    ``partitions`` is given, as many partitions. It accepts any time, as its records have the stream time of the range.
 
     Raises ``ValueError`` if ``name`` cannot be part of a topic name.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid name of a replay: use up to 80 letters, digits, - and _")
-    return replace(topic, name=f"{PREFIX}{name}.{topic.name}", partitions=partitions or topic.partitions)
+    partitions = partitions or topic.partitions
+    return replace(topic, name=f"{PREFIX}{name}.{topic.name}", partitions=partitions, any_time=True)

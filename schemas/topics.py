@@ -45,6 +45,8 @@ class Topic:
     """Whether the topic is compacted: the newest record of each key is kept, and older ones may be deleted."""
     broker_time: bool = False
     """Whether the broker stamps records on arrival; otherwise records carry the stream time of their inputs."""
+    any_time: bool = False
+    """Whether the broker accepts timestamps of more than an hour ahead of its clock, which it refuses by default."""
 
     @property
     def configs(self) -> dict[str, str]:
@@ -54,6 +56,7 @@ class Topic:
             "retention.ms": str(self.retention_ms),
             "max.message.bytes": str(self.max_bytes),
             TIMESTAMP_TYPE: "LogAppendTime" if self.broker_time else "CreateTime",
+            **({"message.timestamp.after.max.ms": str(2**63 - 1)} if self.any_time else {}),
         }
 
 

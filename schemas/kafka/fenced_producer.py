@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation
+from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
@@ -77,6 +77,7 @@ class FencedProducer:
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         """``producer``: a started transactional producer."""
+        self._unusable: BaseException | None = None
         self.kafka = producer
         """The Kafka client."""
 
@@ -91,7 +92,11 @@ class FencedProducer:
         ``what`` after ``within_s`` seconds, and aiokafka's errors. After any of these errors, only a new start
         determines whether the transaction was committed.
         """
-        return await within(within_s, self._transact(work, aborts), what)
+        try:
+            return await within(within_s, self._transact(work, aborts), what)
+        except ProducerFenced as error:
+            self._unusable = error
+            raise
 
     async def resolve(self, places: Iterable[TopicPartition], *, commit: bool, within_s: float, what: str) -> None:
         """Commit or abort, in ``places``, the last transaction under the id if the broker has not written its end
@@ -106,8 +111,12 @@ class FencedProducer:
         return [TopicPartition(name, number) for name, found in numbers.items() for number in sorted(found)]
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[T]], aborts: bool) -> T:
+        if self._unusable is not None:
+            raise self._unusable
         await self.kafka.begin_transaction()
         transaction = Transaction(self.kafka)
+        # Until it has ended in a known way. aiokafka only asserts that a transaction can be begun.
+        self._unusable = KafkaTimeoutError("the end of an earlier transaction is unknown: start the producer again")
         try:
             result = await work(transaction)
             await asyncio.gather(*transaction.sent)
@@ -115,10 +124,12 @@ class FencedProducer:
             cause = cause_of(self.kafka, error)
             if aborts and not self.kafka._txn_manager.is_fatal_error():
                 await self.kafka.abort_transaction()
+                self._unusable = None
             if cause is not error:
                 raise cause from error
             raise
         await self.kafka.commit_transaction()
+        self._unusable = None
         return result
 
 

@@ -70,6 +70,8 @@ async def test_a_successor_fences_it_also_between_two_sends(kafka: str) -> None:
 
         with pytest.raises(ProducerFenced):
             await first.transact(overtaken, within_s=60, what="a test's transaction")
+        with pytest.raises(ProducerFenced):
+            await write(first, "between-later")
     assert await written(kafka, "between-") == ["between-kept"]
 
 
@@ -82,6 +84,7 @@ async def test_a_transaction_that_takes_too_long_is_named(kafka: str) -> None:
     async with open_fenced_producer(kafka, "long", timeout_ms=TIMEOUT_MS) as producer:
         with pytest.raises(KafkaTimeoutError, match=r"the long transaction did not end within 0\.5 s"):
             await producer.transact(stay, within_s=0.5, what="the long transaction")
+        await write(producer, "after-long")  # it was aborted
     assert await written(kafka, "long-") == []
 
 
