@@ -23,7 +23,7 @@ CORE = ("assemble", "score", "group")
 """Names of the processors that a replay runs with operators of its own, because a range may cut what they work on."""
 
 
-class Selection(NamedTuple):
+class FurtherSelection(NamedTuple):
     """The further processors of a topology."""
 
     run: tuple[Processor[Rules], ...] = ()
@@ -37,7 +37,9 @@ class Selection(NamedTuple):
         return tuple(dict.fromkeys(topic for processor in self.run for topic in processor.writes))
 
 
-def further_processors(topology: Sequence[Processor[Rules]], available: Iterable[Topic], rules: Rules) -> Selection:
+def further_processors(
+    topology: Sequence[Processor[Rules]], available: Iterable[Topic], rules: Rules
+) -> FurtherSelection:
     """The further processors of ``topology`` whose inputs are ``available`` or written by another one before them.
 
     ``available``: topics whose records the replay reads or writes.
@@ -58,7 +60,7 @@ def further_processors(topology: Sequence[Processor[Rules]], available: Iterable
         else:
             run.append(processor)
             topics.update(processor.writes)
-    return Selection(tuple(run), left_out)
+    return FurtherSelection(tuple(run), left_out)
 
 
 class FurtherProcessors:

@@ -30,9 +30,9 @@ class Regrouping:
     """The groups of all partitions of ``rewards``."""
 
     def __init__(self, rules: Rules, *, partitions: int) -> None:
-        """``partitions``: how many ``rewards`` has."""
+        """``partitions``: number of partitions of ``rewards``."""
         self.counts: Counter[str] = Counter()
-        """Fates of the rewards, and what has none."""
+        """Numbers of decided and undecided rewards, by reason."""
         self._cut_ms: int | None = None
         self._runtime = Runtime(SOURCE, strict=True)
         self._operators = [RangeGroupOperator(rules, self.counts, lambda: self._cut_ms) for _ in range(partitions)]
@@ -41,16 +41,16 @@ class Regrouping:
             self._runtime.assign(number, operator, partition)
 
     def cut(self, time_ms: int) -> None:
-        """Something may be missing at ``time_ms``: the range begins there, or a trajectory was left out."""
+        """Note that records may be missing at ``time_ms``: the range begins there, or a trajectory was skipped."""
         self._cut_ms = max(time_ms, self._cut_ms or 0)
 
     def take(self, record: LogRecord) -> list[Outgoing]:
-        """What the next record of ``rewards`` brings about."""
+        """Process the next record of ``rewards``; returns what is written because of it."""
         run_to_end(self._runtime.process([record]))
         return self._written(record.partition)
 
     def finish(self, end_ms: int) -> list[Outgoing]:
-        """Stream time goes on to the end of the range; what is open then stays so, and is counted."""
+        """Advance stream time to the end of the range; groups that are still open are counted."""
         out = []
         for number in range(len(self._partitions)):
             run_to_end(self._runtime.advance({number: end_ms}))
@@ -67,10 +67,10 @@ class Regrouping:
 
 
 class RangeGroupOperator(GroupOperator):
-    """Group, where members may be missing because a range begins in the middle of the log."""
+    """Group, if members may be missing because a range begins in the middle of the log."""
 
     def __init__(self, rules: Rules, counts: Counter[str], cut_ms: Callable[[], int | None]) -> None:
-        """``cut_ms`` says at which stream time something may be missing; what is done is added to ``counts``."""
+        """``cut_ms`` returns the latest stream time at which records may be missing; counts go to ``counts``."""
         super().__init__(Groups(rules.groups, policies=rules.policies))
         self._rules = rules
         self._counts = counts
@@ -88,7 +88,7 @@ class RangeGroupOperator(GroupOperator):
             self._counts[REPEATED] += self._changes.ignored - ignored
 
     def flush(self) -> Effects:
-        """Decisions of groups that nothing is missing of; what live grouping counted between them is not told."""
+        """Decisions of groups that are complete in the range, without live grouping's counts of rollouts."""
         changes = self._changes
         cut = set(self._cut(changes))
         self._counts[CUT] += len(cut)

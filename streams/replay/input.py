@@ -1,4 +1,4 @@
-"""The range of the log that a replay reads: found by times or offsets, then read as its pipeline asks for it."""
+"""The range of the log that a replay reads: found by times or offsets, then read as the pipeline needs it."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from headrace.schemas.topics import Topic
 from headrace.streams.replay.range import Bound, span_of
 
 _AT_ONCE = 1_000
-"""Records taken at a time."""
+"""Records read at a time."""
 
 
 async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, OffsetRange]:
@@ -42,7 +42,7 @@ async def _offsets(
     if bound is None or isinstance(bound, Mapping):
         return bound
     found = await consumer.offsets_for_times(dict.fromkeys(ends, bound))
-    # The broker also finds markers of transactions, which bear the wall's time: the record itself may come later.
+    # The broker also finds markers of transactions, which have wall-clock time: the record itself may be later.
     offsets = {}
     for place, end in ends.items():
         entry = found.get(place)
@@ -61,10 +61,10 @@ async def _not_older(consumer: AIOKafkaConsumer, place: TopicPartition, start: i
 
 
 class RangeReader:
-    """Reads spans of partitions, each as far as it is asked."""
+    """Reads ranges of partitions, each on request."""
 
     def __init__(self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, OffsetRange]) -> None:
-        """``consumer`` is this reader's from now on."""
+        """``consumer`` is used by this reader only."""
         self._consumer = consumer
         self._stops = {place: span.stop for place, span in spans.items()}
         consumer.assign(list(spans))
@@ -72,7 +72,7 @@ class RangeReader:
             consumer.seek(place, span.start)
 
     async def records(self) -> AsyncIterator[KafkaRecord]:
-        """Everything, partition by partition as it comes."""
+        """All records, in the order in which they are fetched."""
         left = set(self._stops)
         while left:
             for place, (records, is_last) in (await self.read(tuple(left))).items():
@@ -84,7 +84,7 @@ class RangeReader:
     async def read(
         self, places: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]]:
-        """For each of ``places`` of which something is known: its next records, and whether they are its last."""
+        """For each of ``places`` with new information: its next records, and whether they are its last."""
         ended = {place for place in places if await self._consumer.position(place) >= self._stops[place]}
         polled = {} if ended else await self._consumer.getmany(*places, timeout_ms=500, max_records=_AT_ONCE)
         found: dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]] = {}

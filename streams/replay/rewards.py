@@ -26,15 +26,15 @@ class Rescoring:
     """Scores the trajectories of all partitions, and counts them."""
 
     def __init__(self, rules: Rules, verdicts: Verdicts) -> None:
-        """``verdicts``: what judges said."""
+        """``verdicts``: answers of judges."""
         self.counts: Counter[str] = Counter()
-        """How many were scored, and how many not, by label."""
+        """Numbers of scored trajectories, and of unscored ones by label."""
         self._rules = rules
         self._partitions: dict[int, _Partition] = {}
         self._runtime = Runtime(SOURCE, _RecordedDecider(self, rules, verdicts), strict=True)
 
     def take(self, record: LogRecord) -> list[Outgoing]:
-        """What the next record of ``trajectories`` or ``feedback`` makes: rewards and dead letters."""
+        """Process the next record of ``trajectories`` or ``feedback``; returns rewards and dead letters."""
         partition = self._partition(record.partition)
         if record.topic == TRAJECTORIES.name:
             partition.latest = record
@@ -49,7 +49,7 @@ class Rescoring:
         return sorted(self._written(sorted(due)), key=lambda each: each.timestamp_ms)
 
     def finish(self, end_ms: int) -> list[Outgoing]:
-        """Stream time goes on to the end of the range; what waits then is counted."""
+        """Advance stream time to the end of the range; trajectories that still wait are counted."""
         made = self.pass_time(end_ms)
         joins = [partition.operator.join for partition in self._partitions.values()]
         self.counts += self._runtime.counts
@@ -59,11 +59,11 @@ class Rescoring:
         return made
 
     async def read_back(self, topic: Topic, places: Collection[Place]) -> dict[Place, LogRecord]:
-        """The records that are held of ``places``."""
+        """The held records at ``places``."""
         return {(number, offset): self._partitions[number].by_offset[offset] for number, offset in places}
 
     def hold(self, operators: Mapping[int, ScoreOperator]) -> None:
-        """Hold what has come and may be scored (again) later, as long as the join remembers it."""
+        """Hold trajectories that may be scored (again) later, as long as the join remembers them."""
         for number, operator in operators.items():
             for offset, trajectory in operator.joining.items():
                 self._partitions[number].hold(trajectory.trajectory_id, offset)
@@ -82,13 +82,13 @@ class Rescoring:
 
 
 class _Partition(MemoryPartition):
-    """A partition at work, and the records of it that may be scored again."""
+    """A partition in memory, with the records that may be scored again."""
 
     def __init__(self, operator: ScoreOperator) -> None:
         super().__init__()
         self.operator = operator
         self.latest: LogRecord | None = None
-        """The trajectory that is being taken."""
+        """The trajectory that is being processed."""
         self.by_offset: dict[int, LogRecord] = {}
         """Trajectories that the join remembers."""
         self._offsets: dict[bytes, int] = {}
@@ -108,13 +108,13 @@ class _Partition(MemoryPartition):
 
 
 class _RecordedDecider(Decider):
-    """Decides by verdicts that are given."""
+    """Scores with given verdicts."""
 
     def __init__(self, rescoring: Rescoring, rules: Rules, verdicts: Verdicts) -> None:
         super().__init__(rules.rewards, Outside(rescoring.read_back), verdicts)
         self._rescoring = rescoring
 
     async def complete(self, operators: Mapping[int, ScoreOperator]) -> None:
-        """Hold what came, then decide what is due."""
+        """Hold new trajectories, then score what is due."""
         self._rescoring.hold(operators)
         await super().complete(operators)

@@ -26,7 +26,7 @@ from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
 from headrace.streams.replay.delivery import open_delivery
 from headrace.streams.replay.fold_processes import FoldedPartitions, fold_partitions
-from headrace.streams.replay.further import Selection, further_processors
+from headrace.streams.replay.further import FurtherSelection, further_processors
 from headrace.streams.replay.input import RangeReader, find_spans
 from headrace.streams.replay.order import LogTimeOrder
 from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
@@ -188,7 +188,7 @@ def _settings(rules: Rules) -> dict[str, dict[str, Any]]:
     }
 
 
-def _further(config: ReplayConfig, *, heard: bool) -> Selection:
+def _further(config: ReplayConfig, *, heard: bool) -> FurtherSelection:
     """The processors of the topology that run besides score and group; the log names those that do not run.
 
     ``heard``: whether feedback is read.

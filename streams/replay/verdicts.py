@@ -1,4 +1,4 @@
-"""What judges said of a range: as it is on record in live rewards, or asked anew."""
+"""Judges' verdicts for a range: those recorded in live rewards, or new ones."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from headrace.streams.typed_record import typed
 _FAILED = frozenset({TIMEOUT, ERROR, UNREADABLE, NOTHING_TO_JUDGE})
 
 AT_ONCE = 256
-"""Trajectories whose judges are asked side by side."""
+"""Trajectories whose judges are called concurrently."""
 
 
 async def recorded(terms: Sequence[JudgedTerm], rewards: AsyncIterator[Reward]) -> Verdicts:
@@ -40,12 +40,12 @@ async def recorded(terms: Sequence[JudgedTerm], rewards: AsyncIterator[Reward]) 
 
 
 async def read_rewards(bootstrap: str) -> AsyncIterator[Reward]:
-    """Every live reward that can be read."""
+    """Every readable live reward."""
     async for record in read_to_end(bootstrap, REWARDS):
         try:
             yield typed(record, Reward)[1]
         except UnreadableRecord:
-            continue  # It is in dead-letters: nobody could group it.
+            continue  # It is in dead-letters.
 
 
 def _recorded(term: JudgedTerm, reward: Reward) -> Verdict | None:
@@ -58,7 +58,7 @@ def _recorded(term: JudgedTerm, reward: Reward) -> Verdict | None:
 
 
 async def asked(records: AsyncIterator[LogRecord], rewards: Rewards, judging: Judging, *, wait_s: float) -> Verdicts:
-    """What judges say now of the trajectories in ``records``; ``wait_s`` seconds for each ``AT_ONCE`` of them."""
+    """New verdicts for the trajectories in ``records``; ``wait_s`` seconds for each ``AT_ONCE`` of them."""
     found: dict[str, Mapping[str, Verdict]] = {}
     batch: list[Trajectory] = []
     async for record in records:
