@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 
 SLICE = 1_024
-"""Items of a list that are read in one step. The GIL is offered to the host after each slice."""
+"""Items of a list that are read in one step. The GIL may be released between slices, so the host's threads can run."""
 
 MAX_CLASSES = 16
-"""Number of base classes of a value beyond which searching them counts as work."""
+"""Number of base classes above which searching them counts towards the work limit."""
 
 classes_of = cast(Callable[[type], tuple[type, ...]], type.__dict__["__mro__"].__get__)
 """Returns a class and its base classes, in method resolution order."""

@@ -5,8 +5,8 @@ only while
 
     open groups < min(limit, share · budget)
 
-``budget`` is what the trainer grants all samplers of the run together: AReaL's admission rule, by which no sample will
-be too stale to train. ``limit`` is the sampler's own; it alone applies while no budget is known.
+``budget`` is what the trainer grants all samplers of the run together: AReaL's admission rule, which keeps samples
+from becoming too stale to train. ``limit`` is the sampler's own; it alone applies while no budget is known.
 """
 
 from collections.abc import Iterable

@@ -98,7 +98,7 @@ async def run_trainer(
                 stack.push_async_callback(announcer.close)
                 retrier = Retrier(config.outages, announcer.announce, stop, progress, run=config.run)
                 is_own = own_versions(checkpoint, key)
-                # # Checked before the run is claimed, because a claim fences the run's current trainer. And checked
+                # Checked before the run is claimed, because a claim fences the run's current trainer. And checked
                 # again before the claim is committed, because another trainer may have begun the run meanwhile.
                 published = await retrier.for_log(
                     lambda: newest_published(config.bootstrap, config.run, is_trusted=is_own, takes_over=False)

@@ -6,8 +6,9 @@ TABLE_FUNCTIONS = frozenset({
 })  # fmt: skip
 """Table functions that generate their rows themselves, in lower case.
 
-None of them parses a string. ``values``, ``generateRandom`` and ``null`` take the columns as text, where ``ALIAS
-file(…)`` would be executed without being in the statement's syntax tree; ``viewExplain`` takes settings as text.
+None of them parses a string argument as SQL. ``values``, ``generateRandom`` and ``null`` take the columns as text,
+where ``ALIAS file(…)`` would be executed without being in the statement's syntax tree; ``viewExplain`` takes settings
+as text.
 """
 
 ENGINES = frozenset({

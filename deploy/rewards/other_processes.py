@@ -1,7 +1,7 @@
 """Scores a reward in other processes, to detect that it depends on the order of a set or on what ran before.
 
 Python orders a set of strings by a hash with a different seed in every process. A sum over such a set can differ in its
-last digits, and its "first" element altogether; a replay on another machine would give another reward.
+last digits, and the "first" element can be a different one; a replay on another machine would give another reward.
 """
 
 import json

@@ -27,7 +27,7 @@ from headrace.schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 _log = logging.getLogger(__name__)
 
 OFFSETS_RETENTION = "offsets.retention.minutes"
-"""A setting of brokers."""
+"""Broker setting: retention of committed offsets."""
 
 IN_EFFECT_S = 30.0
 """A changed setting that is not in effect after this many seconds is an error."""

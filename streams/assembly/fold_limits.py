@@ -4,9 +4,9 @@
     counted        0 s    20 s    40 s                                  100 s    120 s
 
 The timeouts use counted time: the gap before a record counts for at most a tenth of the timeout (but up to a second
-always counts in full). The records alone do not tell an outage from silence in which agents could have written and did
-not. The assembler can tell, and writes ``clock.ticked`` into a silent partition with open trajectories more often than
-that. So silence counts in full, and an outage hardly counts. All of it depends on the records alone.
+always counts in full). The records alone cannot distinguish an outage from idle agents. The assembler can, and writes
+``clock.ticked`` into an idle partition with open trajectories more often than that. So idle time counts in full, and
+the time of an outage is capped. All of it depends on the records alone.
 """
 
 from dataclasses import dataclass, fields
@@ -54,7 +54,7 @@ class FoldLimits:
 
     @property
     def grace_step_ms(self) -> int:
-        """The most that the gap before one record counts for the grace of missing events."""
+        """The most that the gap before one record counts for the grace period for missing events."""
         return _step_ms(self.hole_grace_ms)
 
     def tick_times(self, log_ms: int, until_ms: int) -> list[int]:

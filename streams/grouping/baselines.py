@@ -40,7 +40,7 @@ def leave_one_out(rewards: Sequence[float]) -> list[float]:
 
 
 def constant(rewards: Sequence[float], value: float) -> list[float]:
-    """Returns (n,) b_i = ``value``: a threshold, or a mean of earlier rewards. Equal rewards then have a gradient."""
+    """Returns (n,) b_i = ``value``: a threshold, or a mean of earlier rewards. Equal rewards then yield a gradient."""
     return [value] * len(rewards)
 
 

@@ -7,8 +7,8 @@
     a defect                               rejected with it; its reward counted for the baseline
     else                                   trained: advantage = reward − baseline
 
-With the group's mean as baseline, equal rewards have no gradient. With a threshold or a running mean they have one, and
-a group has none if every reward is within the tolerance of the baseline. How the trainer uses the advantage:
+With the group's mean as baseline, a group of equal rewards yields no gradient. With a threshold or a running mean it
+yields one, unless every reward is within the tolerance of the baseline. How the trainer uses the advantage:
 ``trainer/batches/advantages.py``.
 """
 

@@ -27,9 +27,9 @@ class Watermark(msgspec.Struct, tag_field="kind", tag="clock"):
     newest: dict[int, tuple[int, int]] = {}
     """Source → its newest timestamp, and the value of ``records`` at its latest record."""
     reached_ms: int = 0
-    """Stream time up to which time was counted; 0 initially."""
+    """Stream time at the last :meth:`reach`, Unix milliseconds; 0 initially."""
     skipped_ms: int = 0
-    """Time before that which does not count; see :meth:`reach`."""
+    """Milliseconds up to ``reached_ms`` that timeouts exclude; see :meth:`reach`."""
 
     def see(self, source: int, timestamp_ms: int) -> None:
         """Add a record of ``source``; a record of a source that does not exist is ignored."""

@@ -1,7 +1,7 @@
 """Merges partitions in stream time: the one order in which a replay processes records.
 
 Live, partitions are read concurrently, in no fixed order. A replay takes the earliest record first, and equally early
-ones in the order of their sources. A source's time is the newest timestamp that it has shown, so it never goes back,
+ones in the order of their sources. A source's time is the largest timestamp read from it so far, so it never decreases,
 and the order is a function of the log.
 """
 
@@ -27,11 +27,11 @@ class LogTimeOrder(Generic[S, T]):
 
     @property
     def starving(self) -> set[S]:
-        """Sources that must be read, or ended, before anything comes out."""
+        """Sources that must be read or ended before :meth:`ready` yields anything."""
         return self._starving
 
     def offer(self, source: S, items: Iterable[tuple[int, T]]) -> None:
-        """The next items of ``source``, each with its timestamp in Unix milliseconds."""
+        """Add the next items of ``source``, each with its timestamp in Unix milliseconds."""
         queue, time_ms = self._waiting[source], self._time[source]
         for timestamp_ms, item in items:
             time_ms = max(time_ms, timestamp_ms)
@@ -42,7 +42,7 @@ class LogTimeOrder(Generic[S, T]):
             self._push(source)
 
     def end(self, source: S) -> None:
-        """Nothing more comes from ``source``."""
+        """Mark ``source`` as exhausted."""
         del self._time[source]
         self._starving.discard(source)
 

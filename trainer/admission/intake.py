@@ -1,9 +1,9 @@
 """The intake: reads committed training groups from the log, and the trajectories that their references point at.
 
 Partitions are assigned, not subscribed: the checkpoint holds the position, and the broker's group offsets are ignored.
-Groups arrive in the order of their partition, and each at most once. A stream worker that died may repeat what had not
-been acknowledged; the repeated group is in the same partition, because a group's id is its key, and is recognised among
-the ``window`` records before it.
+Groups arrive in the order of their partition, and each at most once. If a group was written twice, for example after
+its partition's state was deleted, the repeated record is in the same partition, because a group's ID is its key, and is
+recognised among the ``window`` records before it.
 """
 
 import logging

@@ -39,13 +39,13 @@ class Position(Part):
     offsets: dict[int, NonNegativeInt]
     """Partition of ``training`` → offset of the first record that has not been processed."""
     pending: list[TrainedGroup] = []
-    """Groups before the offsets that were admitted and not trained yet, with their admitted members."""
+    """Admitted, untrained groups whose records precede ``offsets``, with their admitted members."""
     rejected_ages: list[int] = []
     """Age in versions of each trajectory that was rejected since the last step."""
     lost: NonNegativeInt = 0
     """Records of ``training`` that were deleted before they were read, since the last step."""
     rollouts: RolloutCounts | None = None
-    """Counts of all rollouts that the records of ``training`` processed since the last step report; ``None`` if they
+    """Counts of rollouts that the ``training`` records processed since the last step report; ``None`` if they
     report none, and in positions written before this field existed."""
     attempts: NonNegativeInt = 0
     """Number of processes that began to train the pending groups."""

@@ -8,12 +8,12 @@ of magnitude. No single bound on |a − t| separates good swaps from empty ones.
 
 1. **Is the engine near the new version?** rms(a − t) must be within the rounding of the engine's arithmetic, which is
    known from the swaps before.
-2. **Where is it between old and new?** The least-squares position p = Σ d (a − o) / Σ d² is 1 after a good swap
-   and 0 after an empty one, with the standard error s = σ̂ / √(Σ d²), where σ̂ is that of the residuals about the fit. It
-   is the likelihood ratio of the two for Gaussian e. The same is computed with a − b instead of a − o, in which the
-   constant errors of the engine's arithmetic cancel; the result with the smaller s counts. If s ≤ 0.1 the test is
-   conclusive: p must be within 1 ± (0.1 + 4 s). That refuses empty swaps at five standard errors, and swaps that
-   omitted more than a tenth of the change.
+2. **Where is it between old and new?** The least-squares position p = Σ d (a − o) / Σ d² is 1 after a good swap and 0
+   after an empty one, with the standard error s = σ̂ / √(Σ d²), where σ̂ is that of the residuals about the fit. For
+   Gaussian e, p is an affine function of the log-likelihood ratio of the two hypotheses. The same is computed with a −
+   b instead of a − o, in which the constant errors of the engine's arithmetic cancel; the result with the smaller s
+   counts. If s ≤ 0.1 the test is conclusive: p must be within 1 ± (0.1 + 4 s). That refuses empty swaps at five
+   standard errors, and swaps that omitted more than a tenth of the change.
 3. **Did it change at all?** For a d too small for test 2: other weights round differently everywhere, so a good swap
    moves an engine's answers by at least some 0.4 σ, however small d is; an empty one moves them no more than a repeated
    request does. Per token the move |a₁ − b₂| is compared with the engine's own |b₁ − b₂|. After an empty swap either is

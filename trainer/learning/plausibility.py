@@ -7,11 +7,11 @@ With d = log π − log π_recorded of a token, where π is the policy before th
 
 The first test needs no calibration. If the record is correct, the expectation of π / π_recorded over sampled tokens is
 1, whatever π is: however stale, in any precision. So the first sum is the gain, in nats, of a bettor who stakes half of
-the capital on the record being wrong, token by token: from a given token on, a gain of e^16 has a probability of at
-most 1e-7 (Ville's inequality). The second test has no such bound, because a policy may move arbitrarily far from its
-samples; it is applied only to fresh tokens, those of the version that is trained, for which engine and trainer differ
-by rounding. Log-probabilities that are too high also do less harm: the token's ratio is small. Figures of simulations:
-DECISIONS.md, "Plausibility bounds on recorded log-probabilities".
+the capital on the record being wrong, token by token: starting at a given token, the capital ever grows by e^16 with a
+probability of at most e^-16, about 1.1e-7 (Ville's inequality). The second test has no such bound, because a policy may
+move arbitrarily far from its samples; it is applied only to fresh tokens, those of the version that is trained, for
+which engine and trainer differ by rounding. Log-probabilities that are too high also do less harm: the token's ratio is
+small. Figures of simulations: DECISIONS.md, "Plausibility bounds on recorded log-probabilities".
 
 Axis legend: N sampled tokens.
 """

@@ -15,7 +15,7 @@ from headrace.trainer.losses.settings import Normaliser
 
 
 def objective(tokens: LossTokens, *, ratio_max: float = 5.0) -> Objective:
-    """(N,) tokens → (N,) sg(min(ρ, ε_max)) A log π. The paper finds ε_max insensitive between 4 and 8.
+    """(N,) tokens → (N,) sg(min(ρ, ε_max)) A log π. The paper finds results insensitive to ε_max between 4 and 8.
 
     A token's gradient with respect to its log-probability is min(ρ, ε_max) A, always.
     """

@@ -2,10 +2,9 @@
 
 A policy differs from the behaviour policy because of versions in between (staleness), or because trainer and engine
 compute differently (mismatch). The importance weight is w = π_prox / π_b, where π_prox is the trainer's policy before
-the step. Truncated
-importance sampling (Ionides, 2008; for this mismatch Yao et al., 2025) takes min(w, C); masked importance sampling
-(IcePop, Ant Ling, 2025) takes w inside [c, C] and masks the token outside. The weight of a trajectory instead of a
-token is the geometric mean of its tokens' ratios, or their product, which is unbiased.
+the step. Truncated importance sampling (Ionides, 2008; for this mismatch Yao et al., 2025) takes min(w, C); masked
+importance sampling (IcePop, Ant Ling, 2025) takes w inside [c, C] and masks the token outside. The weight of a
+trajectory instead of a token is the geometric mean of its tokens' ratios, or their product, which is unbiased.
 
 Axis legend: N sampled tokens of a batch.
 """

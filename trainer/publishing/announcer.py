@@ -189,7 +189,7 @@ class Announcer:
         """Raises :class:`TrainerReplaced` if the log names another trainer instance."""
         if _read_mark((await self._first_commit()).metadata).instance not in (None, self._instance):
             raise TrainerReplaced(
-                f"another trainer of run {self._run!r} has started, and the broker no longer listens to this one: stop "
+                f"another trainer of run {self._run!r} has started, and the broker has fenced this one: stop "
                 "one of them, or give it another run"
             )
 
