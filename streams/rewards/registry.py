@@ -28,9 +28,9 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-OURS: Mapping[str, RewardSpec] = {
-    spec.label: spec for spec in (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)
-}
+_SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)
+
+OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in _SHIPPED}
 """Specs that come with headrace, by label."""
 
 ANY_AGENT = "*"

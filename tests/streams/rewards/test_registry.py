@@ -8,7 +8,15 @@ import pytest
 
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.outcome import OUTCOME
-from headrace.streams.rewards.registry import OURS, RewardNotLoaded, Rewards, load_spec, offered, parse_rewards
+from headrace.streams.rewards.registry import (
+    _SHIPPED,
+    OURS,
+    RewardNotLoaded,
+    Rewards,
+    load_spec,
+    offered,
+    parse_rewards,
+)
 from headrace.streams.rewards.spec import RewardSpec
 from tests.streams.attempts import attempt
 
@@ -128,3 +136,7 @@ def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RewardNotLoaded, match="agent 'mine': another spec also has the label outcome@1"):
         parse_rewards({"mine": f"{file}:SPEC"})
     assert isinstance(parse_rewards({"mine": "outcome@1"}).default, RewardSpec)
+
+
+def test_every_shipped_spec_has_a_label_of_its_own() -> None:
+    assert len(OURS) == len(_SHIPPED)
