@@ -11,6 +11,8 @@ import io
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import aiokafka.codec
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 MAX_INFLATED_BYTES = 100_000_000
 """Largest decompressed batch: librdkafka's ``receive.message.max.bytes``. headrace writes no record above 32 MiB."""
+
+_skipped: ContextVar[list[range] | None] = ContextVar("skipped", default=None)
 
 _CHUNK_BYTES = 1024 * 1024
 _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
@@ -41,6 +45,17 @@ def bound_inflation() -> None:
         for name, decode in bounded.items():
             setattr(sys.modules[batch.__module__], name, decode)
     aiokafka.consumer.fetcher.MemoryRecords = BoundedRecords
+
+
+@contextmanager
+def skipped_batches() -> Iterator[list[range]]:
+    """Collect the offsets of the batches that are skipped by reads within the block, one range per batch."""
+    found: list[range] = []
+    token = _skipped.set(found)
+    try:
+        yield found
+    finally:
+        _skipped.reset(token)
 
 
 def zstd_inflated(payload: Any) -> bytes:
@@ -113,6 +128,8 @@ class BoundedBatch:
         try:
             yield from self._batch
         except InflatedError:
+            if (found := _skipped.get()) is not None:
+                found.append(range(self._batch.base_offset, self._batch.next_offset))
             logger.error(
                 "the batch at offsets %d to %d decompresses to more than %d MB and is skipped: its producer should not "
                 "be allowed to write to this topic",

@@ -112,13 +112,13 @@ class PartitionAssembly:
             index += 1
             yield
 
-    def pass_over(self, place: TopicPartition, end: int) -> None:
-        """Continue at ``end``: the batch from :attr:`position` to there cannot be decompressed."""
-        if self.position >= self._sent_before:
+    def skip(self, place: TopicPartition, offsets: range) -> None:
+        """Continue after the batch at ``offsets``, which cannot be decompressed."""
+        if offsets.start >= self._sent_before:
             self.dead_letters[DeadLetterError.OVERSIZE] += 1
-            for outgoing in batch_outputs(place, self.position, end, self.fold.log_ms):
+            for outgoing in batch_outputs(place, offsets, self.fold.log_ms):
                 self._put(outgoing)
-        self.position = end
+        self.position = offsets.stop
 
     def warn(self, alert: Outgoing) -> None:
         """Send ``alert`` with the next commit."""

@@ -33,7 +33,7 @@ from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.tick import tick
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
-from headrace.streams.assembly.unreadable_batch import first_readable_after, is_unreadable_batch
+from headrace.streams.assembly.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.lost_offset import LostOffsetError, expired_alert
 from headrace.streams.raw import Outgoing
 
@@ -170,7 +170,7 @@ class PartitionRunner:
             self._reader = None
 
     async def _read_on(self, producer: FencedProducer, assembly: PartitionAssembly) -> bool:
-        """Assemble until :meth:`stop`; true if a batch that cannot be unpacked was skipped."""
+        """Assemble until :meth:`stop`; true if a batch that cannot be decompressed was skipped."""
         async with open_reader(
             self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
         ) as reader:
@@ -182,14 +182,14 @@ class PartitionRunner:
             except KafkaException as error:
                 if not is_unreadable_batch(error):
                     raise
-                end = await first_readable_after(self._config.bootstrap, self._source, assembly.position)
-                if end <= assembly.position:
+                skipped = await unreadable_batch(self._config.bootstrap, self._source, assembly.position)
+                if skipped is None:
                     raise
                 logger.error(
-                    "%s[%d]: the batch at %d to %d cannot be unpacked and is skipped",
-                    self._source.topic, self._source.partition, assembly.position, end - 1,
+                    "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
+                    self._source.topic, self._source.partition, skipped.start, skipped.stop - 1,
                 )  # fmt: skip
-        assembly.pass_over(self._source, end)
+        assembly.skip(self._source, skipped)
         return True
 
     async def _recover(self, producer: FencedProducer) -> PartitionAssembly:

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.inflation import MAX_INFLATED_BYTES
+from headrace.schemas.kafka.inflation import MAX_INFLATED_BYTES, skipped_batches
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord
@@ -31,26 +31,30 @@ def is_unreadable_batch(error: KafkaException) -> bool:
     return bool(error.args[0].code() == KafkaError._BAD_COMPRESSION)
 
 
-async def first_readable_after(bootstrap: str, place: TopicPartition, offset: int) -> int:
-    """Returns the first offset after the batch at ``offset``, which cannot be decompressed, at which a reader can
-    resume. Returns ``offset`` itself if aiokafka, whose decompression is bounded, reads a record there.
+async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int) -> range | None:
+    """Returns the offsets of the first batch from ``offset`` on that cannot be decompressed.
+
+    They are those of the batch header, wherever in front of it the reader stopped: the dead letter is the same in every
+    reading of the log. Returns ``None`` if aiokafka, whose decompression is bounded, reads a record first.
     """
     deadline = time.monotonic() + _PEEK_S
-    async with open_consumer(bootstrap) as consumer:
-        consumer.assign([place])
-        consumer.seek(place, offset)
-        while time.monotonic() < deadline:
-            found = await consumer.getmany(place, timeout_ms=500, max_records=1)
-            for record in found.get(place, ()):
-                return int(record.offset)
-            if (position := await consumer.position(place)) > offset:
-                return int(position)
-            await asyncio.sleep(0)
-    return offset
+    with skipped_batches() as skipped:
+        async with open_consumer(bootstrap) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, offset)
+            while time.monotonic() < deadline:
+                found = await consumer.getmany(place, timeout_ms=500, max_records=1)
+                if skipped:
+                    return skipped[0]
+                if found:
+                    return None
+                await asyncio.sleep(0)
+    return None
 
 
-def batch_outputs(place: TopicPartition, begin: int, end: int, log_ms: int) -> list[Outgoing]:
-    """Returns the dead letter and the alert for the batch at ``[begin, end)`` of ``place``."""
+def batch_outputs(place: TopicPartition, offsets: range, log_ms: int) -> list[Outgoing]:
+    """Returns the dead letter and the alert for the batch at ``offsets`` of ``place``."""
+    begin, end = offsets.start, offsets.stop
     message = (
         f"the batch at offsets {begin} to {end - 1} cannot be decompressed, or inflates to more than "
         f"{MAX_INFLATED_BYTES // 1_000_000} MB: it exists only in {place.topic}[{place.partition}]"

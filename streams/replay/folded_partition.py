@@ -10,7 +10,7 @@ from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
-from headrace.streams.assembly.unreadable_batch import first_readable_after, is_unreadable_batch
+from headrace.streams.assembly.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.raw import LogRecord
 from headrace.streams.replay.trajectories import Portion, Rederivation
 
@@ -55,11 +55,12 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
                     ) from error
                 if not is_unreadable_batch(error):
                     raise
-                end = await first_readable_after(bootstrap, place, position)
-                if end <= position:
+                skipped = await unreadable_batch(bootstrap, place, position)
+                if skipped is None:
                     raise
-                rederivation.skip(position, min(end, span.stop))
-                position = end
+                if skipped.start < span.stop:
+                    rederivation.skip(skipped)
+                position = skipped.stop
     yield rederivation.finish()
 
 

@@ -100,10 +100,10 @@ class Rederivation:
                 if len(self._portion.items) > before:
                     yield
 
-    def skip(self, begin: int, end: int) -> None:
-        """The offsets ``[begin, end)`` are a batch that cannot be decompressed."""
+    def skip(self, offsets: range) -> None:
+        """Skip the batch at ``offsets``, which cannot be decompressed."""
         place = TopicPartition(EVENTS.name, self._portion.partition)
-        made = batch_outputs(place, begin, end, self._fold.log_ms)
+        made = batch_outputs(place, offsets, self._fold.log_ms)
         self._portion.items += [outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS]
 
     def portion(self) -> Portion:

@@ -5,13 +5,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS
-from headrace.streams.assembly.unreadable_batch import KIND
+from headrace.streams.assembly.unreadable_batch import KIND, unreadable_batch
 from headrace.streams.native.available import SPEEDUPS
 from tests.streams.assembly.test_assembler import assembling, config, everything, produce, trajectories, until
 from tests.streams.builders import session
@@ -33,7 +33,7 @@ async def inflating(kafka: str, **record: Any) -> int:
     async with AIOKafkaProducer(
         bootstrap_servers=kafka, compression_type="zstd", max_request_size=2**30, max_batch_size=2**30
     ) as producer:
-        sent = await producer.send_and_wait(EVENTS.name, partition=0, **({"key": b"k", "value": b"{}"} | record))
+        sent = await producer.send_and_wait(EVENTS.name, **({"partition": 0, "key": b"k", "value": b"{}"} | record))
         return int(sent.offset)
 
 
@@ -85,5 +85,21 @@ def test_a_batch_that_cannot_be_decompressed_is_skipped_once(kafka: str) -> None
         assert f"offsets {offset} to {offset}" in letter.message
         alerts = [Alert.model_validate_json(each.value or b"") for each in await everything(kafka, ALERTS)]
         assert [each.details["offset"] for each in alerts if each.kind == KIND] == [offset]
+
+    asyncio.run(run())
+
+
+def test_its_offsets_are_the_same_wherever_a_reader_stopped_in_front_of_it(kafka: str) -> None:
+    async def run() -> None:
+        place = TopicPartition(EVENTS.name, 1)
+        async with AIOKafkaProducer(bootstrap_servers=kafka, transactional_id="in-front") as producer:
+            async with producer.transaction():
+                before = await producer.send_and_wait(place.topic, b"{}", partition=place.partition)
+        first = await inflating(kafka, value=BOMB, partition=place.partition)
+        await inflating(kafka, value=BOMB, partition=place.partition)
+        assert first == before.offset + 2, "the marker of the transaction has an offset"
+        for position in (before.offset + 1, first):
+            assert await unreadable_batch(kafka, place, position) == range(first, first + 1)
+        assert await unreadable_batch(kafka, place, before.offset) is None, "a record in front of it can be read"
 
     asyncio.run(run())
