@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from headrace.schemas.kafka.bookmarks import BookmarkedRecord
+from headrace.schemas.kafka.sending import OutgoingRecord
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
@@ -39,3 +40,9 @@ class Outgoing(NamedTuple):
     """Key, payload and headers."""
     timestamp_ms: int
     """Kafka timestamp: stream time, so that downstream time is event time and not processing time."""
+
+
+def to_send(outgoing: Outgoing, partition: int | None = None) -> OutgoingRecord:
+    """``outgoing`` as the producer takes it, to ``partition`` or the partition of its key."""
+    topic, message, time_ms = outgoing
+    return OutgoingRecord(topic.name, message.key, message.value, message.headers, time_ms, partition)

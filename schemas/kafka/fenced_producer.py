@@ -4,7 +4,7 @@
         await producer.resolve(places, commit=False)            ends the predecessor's last transaction everywhere
 
         async def write(transaction: Transaction) -> None:
-            await transaction.send(REWARDS, message)
+            await transaction.send_all(records)
             await transaction.commit_offsets({place: 61}, group)
 
         await producer.transact(write, within_s=90, what="a transaction of score")      all or nothing
@@ -14,17 +14,16 @@ resumes. So the predecessor can no longer change the committed offsets that the 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
 from headrace.schemas.kafka.clients import new_producer, retrieve, start_client, stop_producer
-from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.sending import OutgoingRecord, batched, send
 from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.kafka.waits import STOP_S, within
 from headrace.schemas.topics import Topic
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """The writes of one transaction. Each send returns a future with the record's position."""
+    """The writes of one transaction."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.sent: list[asyncio.Future[RecordMetadata]] = []
@@ -44,22 +43,24 @@ class Transaction:
     async def send(
         self, topic: Topic, message: Message, partition: int | None = None, *, timestamp_ms: int | None = None
     ) -> "asyncio.Future[RecordMetadata]":
-        """Send ``message``; ``timestamp_ms`` as for :func:`headrace.schemas.kafka.sending.send`."""
+        """Send ``message``, and return a future of its position; ``timestamp_ms`` as for
+        :func:`headrace.schemas.kafka.sending.send`.
+        """
         return self._sent(await send(self._producer, topic, message, partition, timestamp_ms=timestamp_ms))
 
-    async def send_state(
-        self, place: TopicPartition, key: bytes, value: bytes | None
-    ) -> "asyncio.Future[RecordMetadata]":
-        """Send an entry of a compacted topic to ``place``; ``None`` deletes it."""
-        return self._sent(await self._producer.send(place.topic, value, key, place.partition))
-
-    async def send_batch(self, batch: BatchBuilder, place: TopicPartition) -> "asyncio.Future[RecordMetadata]":
-        """Send a batch from :meth:`create_batch` to ``place``."""
-        return self._sent(await self._producer.send_batch(batch, place.topic, partition=place.partition))
-
-    def create_batch(self) -> BatchBuilder:
-        """Return an empty batch."""
-        return self._producer.create_batch()
+    async def send_all(self, records: Sequence[OutgoingRecord]) -> list[int]:
+        """Send ``records`` in batches, wait until the broker has stored them, and return their offsets."""
+        batches = await batched(self._producer, records)
+        for batch in batches:
+            self._sent(
+                await self._producer.send_batch(batch.builder, batch.place.topic, partition=batch.place.partition)
+            )
+        stored = await asyncio.gather(*self.sent[len(self.sent) - len(batches) :])
+        offsets = [0] * len(records)
+        for batch, metadata in zip(batches, stored, strict=True):
+            for offset, index in enumerate(batch.indices, metadata.offset):
+                offsets[index] = offset
+        return offsets
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: str) -> None:
         """Commit ``offsets`` of the consumer group ``group`` as part of the transaction."""
@@ -153,7 +154,9 @@ async def start_fenced_producer(
     ``timeout_ms``: after this time the broker aborts the transaction of a process that died without a successor; until
     then, readers wait. ``options`` are aiokafka's. Raises aiokafka's errors if the broker does not answer.
     """
-    producer = new_producer(bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **options)
+    # Records of a transaction are sent in batches, and its end waits for them: lingering would only delay it.
+    settings = {"linger_ms": 0, "transaction_timeout_ms": timeout_ms, **options}
+    producer = new_producer(bootstrap, transactional_id=transactional_id, **settings)
     try:
         await start_client(producer)
     except BaseException:

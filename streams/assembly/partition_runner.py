@@ -7,6 +7,7 @@ Each partition has its own producer with a transactional ID that never changes. 
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +15,13 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
-from aiokafka.structs import OffsetAndMetadata, RecordMetadata
+from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import KafkaException
 
 from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
-from headrace.schemas.kafka.sending import acceptable_ms
-from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.lost_offset import check_written_trajectories
@@ -35,7 +35,7 @@ from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
 from headrace.streams.assembly.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.lost_offset import LostOffsetError, expired_alert
-from headrace.streams.raw import Outgoing
+from headrace.streams.raw import Outgoing, to_send
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,9 @@ _IDLE_S = 0.01
 
 _BATCH_BYTES = 2 * 1024 * 1024
 """Size of a batch of trajectories before compression; each batch is sent after the one before it."""
+
+_SAME_PARTITION = (TRAJECTORIES, EVENTS)
+"""Outputs of these topics go to the partition of the input; others to that of their key."""
 
 _PENDING_BYTES = 8 * 1024 * 1024
 """Pending output at which a commit is made early."""
@@ -286,16 +289,16 @@ class PartitionRunner:
 
     async def _write(self, transaction: Transaction, assembly: PartitionAssembly, tick: Outgoing | None) -> None:
         """The transaction of :meth:`_commit`."""
-        trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
-        letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
-        sending = [await self._send(transaction, each) for each in letters if each.topic is DEAD_LETTERS]
-        alerting = [await self._send(transaction, each) for each in letters if each.topic is not DEAD_LETTERS]
-        ticked = await self._send(transaction, tick) if tick else None
-        written = await self._send_in_batches(transaction, trajectories)
-        offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
-        if ticked is not None:
-            self._tick_offset = (await ticked).offset
-        await asyncio.gather(*alerting)
+        outgoing = [*assembly.pending, tick] if tick else list(assembly.pending)
+        records = [
+            to_send(each, self._source.partition if each.topic in _SAME_PARTITION else None) for each in outgoing
+        ]
+        offsets: defaultdict[Topic, list[int]] = defaultdict(list)
+        for each, stored_at in zip(outgoing, await transaction.send_all(records), strict=True):
+            offsets[each.topic].append(stored_at)
+        offset, checkpoint = assembly.sent(offsets[TRAJECTORIES], offsets[DEAD_LETTERS])
+        if tick is not None:
+            (self._tick_offset,) = offsets[EVENTS]
         await transaction.commit_offsets(
             {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
         )
@@ -304,30 +307,6 @@ class PartitionRunner:
         """End a predecessor's transaction in ``places``."""
         what = f"the last transaction of {EVENTS.name}[{self._source.partition}]"
         await producer.resolve(places, commit=commit, within_s=_COMMIT_S, what=what)
-
-    async def _send_in_batches(self, transaction: Transaction, trajectories: list[Outgoing]) -> list[int]:
-        """Send them to their partition, with one future per batch instead of per record; returns their offsets."""
-        sent: list[tuple[asyncio.Future[Any], int]] = []
-        batch = transaction.create_batch()
-
-        async def hand_over() -> None:
-            sent.append((await transaction.send_batch(batch, self._target), batch.record_count()))
-
-        for _, message, timestamp_ms in trajectories:
-            record = {"timestamp": acceptable_ms(timestamp_ms), "key": message.key, "value": message.value}
-            if batch.append(**record, headers=message.headers) is None:  # full; an empty one takes any record
-                await hand_over()
-                batch = transaction.create_batch()
-                batch.append(**record, headers=message.headers)
-        if batch.record_count():
-            await hand_over()
-        firsts = [(await delivery).offset for delivery, _ in sent]
-        return [first + place for first, (_, count) in zip(firsts, sent, strict=True) for place in range(count)]
-
-    async def _send(self, transaction: Transaction, outgoing: Outgoing) -> "asyncio.Future[RecordMetadata]":
-        topic, message, timestamp_ms = outgoing
-        partition = self._source.partition if topic is EVENTS else None
-        return await transaction.send(topic, message, partition, timestamp_ms=timestamp_ms)
 
     def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
         """A ``clock.ticked`` if the partition is silent and trajectories wait: see :mod:`fold_limits`.

@@ -22,7 +22,7 @@ import faust
 from headrace.schemas.kafka.waits import end_task
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, Topic
 from headrace.streams.faust_shell.continuity import Continuity
-from headrace.streams.faust_shell.faust_app import assigned_by_group, batches, current, raw_topic, stored_record
+from headrace.streams.faust_shell.faust_app import assigned_by_group, batches, lists_of
 from headrace.streams.faust_shell.outage import END_S, Outages
 from headrace.streams.raw import LogRecord
 from headrace.streams.runtime.owned_partition import (
@@ -95,7 +95,7 @@ class ProcessorWorker(Generic[R]):
         self._reported: Counter[str] = Counter()
         for topic in self._reads:
             name = processor.name if topic is self._reads[0] else f"{processor.name}-{topic.name}"
-            app.agent(raw_topic(app, topic), name=name)(self._run)
+            app.agent(lists_of(app, topic), name=name)(self._run)
         app.timer(interval=TICK_S)(self._tick)
         app.on_partitions_revoked.connect(self._revoke)
         app.on_before_shutdown.connect(self._revoke)
@@ -130,24 +130,24 @@ class ProcessorWorker(Generic[R]):
         return await self._continuity[topic].has_taken(partition, end)
 
     async def _run(self, stream: Any) -> None:
-        async for events in batches(stream, self._batch):
+        async for records, generation in batches(self._app, stream, self._batch):
             async with self._lock:
                 with suppress(PartitionsRevoked):
-                    await self._outages.through(partial(self._process, events))
+                    await self._outages.through(partial(self._process, records, generation))
 
-    async def _process(self, events: list[faust.Event]) -> None:
+    async def _process(self, batch: Sequence[LogRecord], generation: int) -> None:
         await self._acquire()
-        ours = [event for event in current(self._app, events) if event.message.partition in self._owned]
+        if generation != self._app.consumer_generation_id:
+            return  # read before a rebalance: they belong to the new owners of their partitions
         records: list[LogRecord] = []
-        for record in map(stored_record, ours):
+        for record in batch:
             # The previous owner may have committed it after Faust had read the committed offset.
-            if record.offset >= self._owned[record.partition].offsets.get(record.topic, 0):
+            owned = self._owned.get(record.partition)
+            if owned is not None and record.offset >= owned.offsets.get(record.topic, 0):
                 await self._continuity[record.topic].check(record)
                 self._clock.see(record)
                 records.append(record)
         await self._runtime.process(records)
-        for event in ours:
-            event.ack()
 
     async def _tick(self) -> None:
         """Advance stream time in idle partitions."""

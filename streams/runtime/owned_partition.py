@@ -30,12 +30,13 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
+from headrace.schemas.kafka.sending import OutgoingRecord
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
 from headrace.streams.lost_offset import LostOffsetError, expired_alert
-from headrace.streams.raw import Outgoing
+from headrace.streams.raw import Outgoing, to_send
 
 logger = logging.getLogger(__name__)
 
@@ -139,12 +140,11 @@ class OwnedPartition:
         outgoing: Iterable[Outgoing],
     ) -> None:
         """The transaction of :meth:`commit`, which commits the offsets ``committed``."""
-        for topic, message, time_ms in [*self._alerts, *outgoing]:
-            await transaction.send(topic, message, timestamp_ms=time_ms)
-        for key, value in {**state, _COMMITTED: json.dumps(committed).encode()}.items():
-            await transaction.send_state(self._state, key, value)
-        # The last one sent is the last of its partition.
-        state_end = (await asyncio.gather(*transaction.sent))[-1].offset + 1
+        name, partition = self._state
+        records = [to_send(each) for each in (*self._alerts, *outgoing)]
+        records += [OutgoingRecord(name, key, value, partition=partition) for key, value in state.items()]
+        records.append(OutgoingRecord(name, _COMMITTED, json.dumps(committed).encode(), partition=partition))
+        state_end = (await transaction.send_all(records))[-1] + 1
         if committed:
             await transaction.commit_offsets(
                 {

@@ -92,9 +92,11 @@ def test_a_batch_that_cannot_be_decompressed_is_skipped_once(kafka: str) -> None
 def test_its_offsets_are_the_same_wherever_a_reader_stopped_in_front_of_it(kafka: str) -> None:
     async def run() -> None:
         place = TopicPartition(EVENTS.name, 1)
-        async with AIOKafkaProducer(bootstrap_servers=kafka, transactional_id="in-front") as producer:
-            async with producer.transaction():
-                before = await producer.send_and_wait(place.topic, b"{}", partition=place.partition)
+        async with (
+            AIOKafkaProducer(bootstrap_servers=kafka, transactional_id="in-front") as producer,
+            producer.transaction(),
+        ):
+            before = await producer.send_and_wait(place.topic, b"{}", partition=place.partition)
         first = await inflating(kafka, value=BOMB, partition=place.partition)
         await inflating(kafka, value=BOMB, partition=place.partition)
         assert first == before.offset + 2, "the marker of the transaction has an offset"
