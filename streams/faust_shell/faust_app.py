@@ -97,7 +97,7 @@ class _CommittedConsumer(driver.Consumer):
             await self.sleep(PAUSE_S)
             return {}, set()
         # Faust rechecks paused partitions only after it has waited for the active ones, so that wait must be short.
-        within_s = min(timeout, FETCH_WAIT_MS / 1000)
+        within_s = min(timeout, PAUSE_S if self._buffered_partitions else FETCH_WAIT_MS / 1000)
         fetched: tuple[Mapping[TP, list[Any]] | None, set[TP] | None] = await super()._wait_next_records(within_s)
         return fetched
 
@@ -213,6 +213,7 @@ def _fill(events: list[faust.Event], queue: ThrowableQueue[faust.Event], size: i
     while count < size and not queue.empty():
         events.append(queue.get_nowait())
         count += len(events[-1].value)
+    queue.maybe_endorse_pressure_drop()  # fetch while this batch is processed, and not only at the next one
     return count >= size
 
 
