@@ -1,6 +1,7 @@
 """What pyproject.toml cannot say: the extension module knows which sources it was built from.
 
-Without a C++ compiler the install goes on without the module, and so does the assembler, at a fraction of its speed.
+Without a C++ compiler the installation continues without the module, and the assembler works without it, at a fraction
+of its speed.
 """
 
 import hashlib

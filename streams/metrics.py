@@ -104,7 +104,7 @@ def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Met
         observe(metric, lambda: [(value(each), {"partition": each.partition}) for each in statuses()], meter)
 
     def oldest_s(status: RunnerStatus) -> float:
-        return 0.0 if status.oldest_open_ms is None else max(0, status.log_ms - status.oldest_open_ms) / 1000
+        return 0.0 if status.oldest_open_ms is None else max(0, status.stream_ms - status.oldest_open_ms) / 1000
 
     def dead() -> list[tuple[float, Labels]]:
         return [

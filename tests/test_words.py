@@ -28,6 +28,7 @@ RETIRED = {
     r"whoever": "the process, person or client that is meant",
     r"worked over": "recomputed, replayed",
     r"(?:go|goes|going|went) by": "use, follow",
+    r"(?:go|goes|going|went) on(?! to\b)": "continue, resume, happen",
     r"told of": "reported to, know",
     r"(?:speak|speaks|spoke|spoken) of": "name, describe",
     r"there where": "where",

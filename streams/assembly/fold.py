@@ -60,15 +60,15 @@ _NEVER = 1 << 62
 
 
 class PartitionFold:
-    """Folds one partition from the record at ``position`` on. After a restart, ``log_ms`` and ``written`` (in order)
+    """Folds one partition from the record at ``position`` on. After a restart, ``stream_ms`` and ``written`` (in order)
     come from :mod:`recovery`.
     """
 
     def __init__(
-        self, limits: FoldLimits, *, log_ms: int = 0, position: int = 0, written: Iterable[Emitted] = ()
+        self, limits: FoldLimits, *, stream_ms: int = 0, position: int = 0, written: Iterable[Emitted] = ()
     ) -> None:
         self.limits = limits
-        self.log_ms = log_ms
+        self.stream_ms = stream_ms
         self.idle_ms = 0
         """Clock of the idle timeout: milliseconds that counted since the fold began."""
         self.grace_ms = 0
@@ -135,7 +135,7 @@ class PartitionFold:
     @property
     def deadline_ms(self) -> int | None:
         """Stream time at which the next trajectory closes if only ticks arrive; ``None`` if none is open."""
-        return min((self.log_ms + left for left, _ in self._deadlines()), default=None)
+        return min((self.stream_ms + left for left, _ in self._deadlines()), default=None)
 
     @property
     def waits_for_gaps(self) -> bool:
@@ -145,16 +145,16 @@ class PartitionFold:
     @property
     def oldest_open_ms(self) -> int | None:
         """Stream time before the first record of the oldest open trajectory; ``None`` if none is open."""
-        return next(iter(self._open.values())).log_ms_before if self._open else None
+        return next(iter(self._open.values())).stream_ms_before if self._open else None
 
     def resume_point(self, position: int) -> tuple[int, int]:
         """Returns the offset from which a restart must read, and the stream time before that record. ``position`` is
         the next offset.
         """
         if not self._open:
-            return position, self.log_ms
+            return position, self.stream_ms
         oldest = next(iter(self._open.values()))
-        return oldest.first, oldest.log_ms_before
+        return oldest.first, oldest.stream_ms_before
 
     def take_ordinary(self, records: Sequence[LogRecord], start: int) -> int:
         """Fold the ordinary records of the list ``records`` from ``start`` on: each is the first event of a new
@@ -170,13 +170,13 @@ class PartitionFold:
         out: list[History | UnusableRecord] = []
         if record.offset >= self._catch_up_at:
             self._catch_up(record.offset)
-        log_ms_before = self.log_ms
-        if record.timestamp > log_ms_before and is_time(record.timestamp):
-            gap_ms = record.timestamp - log_ms_before
-            self.log_ms = record.timestamp
+        stream_ms_before = self.stream_ms
+        if record.timestamp > stream_ms_before and is_time(record.timestamp):
+            gap_ms = record.timestamp - stream_ms_before
+            self.stream_ms = record.timestamp
             self.idle_ms += min(gap_ms, self.limits.idle_step_ms)
             self.grace_ms += min(gap_ms, self.limits.grace_step_ms)
-            if self.log_ms >= self._look_at:
+            if self.stream_ms >= self._look_at:
                 self._close_overdue(record.offset, out)
         arrival = arrival_of(record)
         if arrival.kind == TICK:
@@ -192,23 +192,23 @@ class PartitionFold:
             if known is not None:
                 self._recall(arrival, known, out)
                 return out
-            trajectory = self._start(arrival, subject, log_ms_before)
+            trajectory = self._start(arrival, subject, stream_ms_before)
         self._quiet.move_to_end(subject)
-        trajectory.touch(arrival, self.log_ms, self.idle_ms)
+        trajectory.touch(arrival, self.stream_ms, self.idle_ms)
         self._add(trajectory, subject, arrival, out)
         if self.held_bytes > self.limits.max_open_bytes or len(self._open) > self.limits.max_open or out:
             self._make_room(arrival.offset, out)
         return out
 
-    def _start(self, arrival: Arrival, subject: bytes, log_ms_before: int) -> OpenTrajectory:
-        time_ms = arrival.timestamp if is_time(arrival.timestamp) else self.log_ms
+    def _start(self, arrival: Arrival, subject: bytes, stream_ms_before: int) -> OpenTrajectory:
+        time_ms = arrival.timestamp if is_time(arrival.timestamp) else self.stream_ms
         trajectory = OpenTrajectory(
-            subject.decode(), arrival.partition, arrival.offset, log_ms_before, time_ms, time_ms, self.closed_count
+            subject.decode(), arrival.partition, arrival.offset, stream_ms_before, time_ms, time_ms, self.closed_count
         )
         trajectory.size = TRAJECTORY_BYTES + 2 * len(subject)
         self.held_bytes += trajectory.size
         self._open[subject] = self._quiet[subject] = trajectory
-        self._look_at = min(self._look_at, self.log_ms + self.limits.idle_timeout_ms)
+        self._look_at = min(self._look_at, self.stream_ms + self.limits.idle_timeout_ms)
         return trajectory
 
     def _add(
@@ -277,7 +277,7 @@ class PartitionFold:
         if trajectory.end is None:
             trajectory.ended_at = self.grace_ms
             self._ended[subject] = trajectory
-            self._look_at = min(self._look_at, self.log_ms + self.limits.hole_grace_ms)
+            self._look_at = min(self._look_at, self.stream_ms + self.limits.hole_grace_ms)
         trajectory.end = sequence if trajectory.end is None else min(trajectory.end, sequence)
 
     def _problem(self, arrival: Arrival) -> UnreadableRecord | None:
@@ -366,7 +366,7 @@ class PartitionFold:
         self._ended.pop(subject, None)
         self.held_bytes -= trajectory.size
         self.held_events -= len(trajectory.records)
-        history = trajectory.closed(self.log_ms, closed_offset, labels)
+        history = trajectory.closed(self.stream_ms, closed_offset, labels)
         out.append(history)
         top = len(history.records) + len(history.unreadable) + count(history.missing) - 1
         self._remember(Remembered(subject, top, history.missing, history.start_id))

@@ -57,14 +57,14 @@ class FoldLimits:
         """The most that the gap before one record counts for the grace period for missing events."""
         return _step_ms(self.hole_grace_ms)
 
-    def tick_times(self, log_ms: int, until_ms: int) -> list[int]:
-        """Returns the times of the ``clock.ticked`` records that a partition needs if it is silent from ``log_ms`` to
-        ``until_ms``, so that everything due by then times out; Unix milliseconds, ``until_ms`` last.
+    def tick_times(self, stream_ms: int, until_ms: int) -> list[int]:
+        """Returns the times of the ``clock.ticked`` records that a partition needs if it is silent from ``stream_ms``
+        to ``until_ms``, so that everything due by then times out; Unix milliseconds, ``until_ms`` last.
         """
         times: list[int] = []
         for timeout, step in ((self.hole_grace_ms, self.grace_step_ms), (self.idle_timeout_ms, self.idle_step_ms)):
-            at = times[-1] if times else log_ms
-            times += range(at + step, min(until_ms, log_ms + timeout + step), step)
+            at = times[-1] if times else stream_ms
+            times += range(at + step, min(until_ms, stream_ms + timeout + step), step)
         return [*times, until_ms]
 
     def __post_init__(self) -> None:

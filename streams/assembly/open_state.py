@@ -18,7 +18,7 @@ class PlainOpenState:
     """Input partition."""
     first: int
     """Offset of its first record."""
-    log_ms_before: int
+    stream_ms_before: int
     """Stream time before its first record."""
     first_ms: int
     """Earliest timestamp of its records."""

@@ -36,10 +36,10 @@ class OpenTrajectory(OpenState):
     def _is_taken(self, sequence: int) -> bool:
         return sequence in self.records or sequence in self.unreadable
 
-    def touch(self, arrival: Arrival, log_ms: int, idle_ms: int) -> None:
-        """Record that ``arrival`` named it at stream time ``log_ms``, when the idle timeout's clock was ``idle_ms``."""
+    def touch(self, arrival: Arrival, stream_ms: int, idle_ms: int) -> None:
+        """Record that ``arrival`` named it at stream time ``stream_ms``; ``idle_ms``: the clock of the idle timeout."""
         self.last = arrival.offset
-        time_ms = arrival.timestamp if is_time(arrival.timestamp) else log_ms
+        time_ms = arrival.timestamp if is_time(arrival.timestamp) else stream_ms
         if time_ms < self.first_ms:
             self.first_ms = time_ms
         if time_ms > self.last_ms:
@@ -53,7 +53,7 @@ class OpenTrajectory(OpenState):
             number += 1
         self.contiguous = number
 
-    def closed(self, log_ms: int, closed_offset: int, labels: Iterable[Defect]) -> History:
+    def closed(self, stream_ms: int, closed_offset: int, labels: Iterable[Defect]) -> History:
         """Returns its history when it closes. Events after its end are late, whichever arrived first."""
         records = self.records
         numbers = sorted(records)
@@ -85,7 +85,7 @@ class OpenTrajectory(OpenState):
             last=_Reference(partition=self.partition, offset=self.last),
             first_ms=self.first_ms,
             last_ms=self.last_ms,
-            closed_ms=log_ms,
+            closed_ms=stream_ms,
             closed_offset=closed_offset,
             start_id=start_id if start_id is not None and len(start_id) <= MAX_ID_BYTES else None,
         )

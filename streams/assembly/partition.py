@@ -70,7 +70,7 @@ class PartitionAssembly:
             written.setdefault((emitted.remembered.subject, emitted.first), emitted)
         fold = PartitionFold(
             limits,
-            log_ms=checkpoint.log_ms if checkpoint else 0,
+            stream_ms=checkpoint.stream_ms if checkpoint else 0,
             position=position,
             written=written.values(),
         )
@@ -116,7 +116,7 @@ class PartitionAssembly:
         """Continue after the batch at ``offsets``, which cannot be decompressed."""
         if offsets.start >= self._sent_before:
             self.dead_letters[DeadLetterError.OVERSIZE] += 1
-            for outgoing in batch_outputs(place, offsets, self.fold.log_ms):
+            for outgoing in batch_outputs(place, offsets, self.fold.stream_ms):
                 self._put(outgoing)
         self.position = offsets.stop
 
@@ -150,6 +150,8 @@ class PartitionAssembly:
         self.pending = []
         self.pending_bytes = 0
         self._sent_before = max(self._sent_before, self.position)
-        offset, log_ms = self.fold.resume_point(self.position)
+        offset, stream_ms = self.fold.resume_point(self.position)
         output = self._outputs[0] if self._outputs else self._output_end
-        return offset, CommitMetadata(next=self._sent_before, log_ms=log_ms, output=output, letters=self._letters_end)
+        return offset, CommitMetadata(
+            next=self._sent_before, stream_ms=stream_ms, output=output, letters=self._letters_end
+        )

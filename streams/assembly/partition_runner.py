@@ -32,7 +32,7 @@ from headrace.streams.assembly.recovery import parse_commit_metadata
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.tick import tick
 from headrace.streams.assembly.trajectory_record import SOURCE
-from headrace.streams.assembly.undecided_letters import were_committed
+from headrace.streams.assembly.undecided_dead_letters import were_committed
 from headrace.streams.assembly.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.lost_offset import LostOffsetError, expired_alert
 from headrace.streams.raw import Outgoing, to_send
@@ -131,7 +131,7 @@ class PartitionRunner:
             partition=self._source.partition,
             position=assembly.position,
             log_end=reader.end,
-            log_ms=fold.log_ms,
+            stream_ms=fold.stream_ms,
             open_trajectories=fold.open_count,
             oldest_open_ms=fold.oldest_open_ms,
             held_events=fold.held_events,
@@ -329,4 +329,4 @@ def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
     if deadline_ms is None:
         return None
     step_ms = min(limits.grace_step_ms, limits.idle_step_ms) if fold.waits_for_gaps else limits.idle_step_ms
-    return min(step_ms // 2, deadline_ms - fold.log_ms)
+    return min(step_ms // 2, deadline_ms - fold.stream_ms)

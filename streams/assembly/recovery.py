@@ -26,7 +26,7 @@ class CommitMetadata(msgspec.Struct, frozen=True):
 
     next: int
     """First input offset whose dead letters were not sent yet."""
-    log_ms: int
+    stream_ms: int = msgspec.field(name="log_ms")
     """Stream time before the record at the committed offset, Unix milliseconds."""
     output: int
     """Offset in the output partition of the oldest trajectory that a restart must know."""

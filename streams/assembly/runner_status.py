@@ -16,7 +16,7 @@ class RunnerStatus:
     """Next offset to fold."""
     log_end: int | None
     """Log end offset as of the last fetch; ``None`` before the first fetch."""
-    log_ms: int
+    stream_ms: int
     """Stream time, Unix milliseconds: the latest timestamp so far."""
     open_trajectories: int
     """Open trajectories."""

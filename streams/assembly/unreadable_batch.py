@@ -52,22 +52,22 @@ async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int) -
     return None
 
 
-def batch_outputs(place: TopicPartition, offsets: range, log_ms: int) -> list[Outgoing]:
+def batch_outputs(place: TopicPartition, offsets: range, stream_ms: int) -> list[Outgoing]:
     """Returns the dead letter and the alert for the batch at ``offsets`` of ``place``."""
     begin, end = offsets.start, offsets.stop
     message = (
         f"the batch at offsets {begin} to {end - 1} cannot be decompressed, or inflates to more than "
         f"{MAX_INFLATED_BYTES // 1_000_000} MB: it exists only in {place.topic}[{place.partition}]"
     )
-    record = StoredRecord(place.topic, place.partition, begin, log_ms, None, None, ())
+    record = StoredRecord(place.topic, place.partition, begin, stream_ms, None, None, ())
     dead_letter = dead_letter_message(record, UnreadableRecord(DeadLetterError.OVERSIZE, message))
     alert = alert_message(
         KIND,
         f"{message}. Its producer has write access to this topic and should not",
         source=SOURCE,
         subject=f"{place.topic}[{place.partition}]@{begin}",
-        time_ms=log_ms,
+        time_ms=stream_ms,
         about=(place.topic, place.partition, begin),
         details={"topic": place.topic, "partition": place.partition, "offset": begin, "end": end},
     )
-    return [Outgoing(DEAD_LETTERS, dead_letter, log_ms), Outgoing(ALERTS, alert, log_ms)]
+    return [Outgoing(DEAD_LETTERS, dead_letter, stream_ms), Outgoing(ALERTS, alert, stream_ms)]

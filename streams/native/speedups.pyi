@@ -59,7 +59,7 @@ class OpenState:
         trajectory_id: str,
         partition: int,
         first: int,
-        log_ms_before: int,
+        stream_ms_before: int,
         first_ms: int,
         last_ms: int,
         closed_before: int,

@@ -25,7 +25,7 @@ class AssembleOperator(Operator):
     def tick_times(self, until_ms: int) -> list[int]:
         """Returns the times of the ``clock.ticked`` records needed for everything open to time out by ``until_ms``."""
         fold = self._assembly.fold
-        return fold.limits.tick_times(fold.log_ms, until_ms) if fold.open_count else [until_ms]
+        return fold.limits.tick_times(fold.stream_ms, until_ms) if fold.open_count else [until_ms]
 
     def flush(self) -> Effects:
         """Returns trajectories, dead letters and alerts."""

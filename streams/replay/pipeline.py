@@ -98,7 +98,7 @@ class ReplayPipeline:
         return [*placed, *self._further.written(self._take(partition, item))]
 
     def finish(self) -> list[Placed]:
-        """Nothing more comes: stream time goes on to the end of the range."""
+        """No more records follow: advance stream time to the end of the range."""
         rewarded = self._rewarded(self._rescoring.finish(self.end_ms))
         placed = [*rewarded, *map(self._placement.place, self._regrouping.finish(self.end_ms))]
         if self._further is None:

@@ -35,7 +35,7 @@ class _Portion(msgspec.Struct, tag="portion", array_like=True, gc=False):
 
 
 class Failure(msgspec.Struct, tag="failure", array_like=True, gc=False):
-    """Why a process cannot go on."""
+    """The error that ended a process."""
 
     message: str
     """A sentence."""

@@ -103,7 +103,7 @@ class Rederivation:
     def skip(self, offsets: range) -> None:
         """Skip the batch at ``offsets``, which cannot be decompressed."""
         place = TopicPartition(EVENTS.name, self._portion.partition)
-        made = batch_outputs(place, offsets, self._fold.log_ms)
+        made = batch_outputs(place, offsets, self._fold.stream_ms)
         self._portion.items += [outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS]
 
     def portion(self) -> Portion:
@@ -125,7 +125,7 @@ class Rederivation:
         if self._may_be_cut:
             self._may_be_cut = self._fold.idle_ms - self._begun_idle_ms < self._limits.idle_timeout_ms
             if self._may_be_cut:
-                self._cut_before_ms = self._fold.log_ms + 1
+                self._cut_before_ms = self._fold.stream_ms + 1
         for outcome in outcomes:
             if isinstance(outcome, History) and outcome.missing and outcome.first_ms < self._cut_before_ms:
                 self._portion.counts[CUT] += 1

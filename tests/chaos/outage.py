@@ -132,7 +132,7 @@ async def inflict(folder: Path, away_s: float, calm_s: float) -> bool:
             each.stop()
         broker.kill()
     for each in kept:
-        print(f"| {each.name} | {'; '.join(each.ends) or 'went on'} |")
+        print(f"| {each.name} | {'; '.join(each.ends) or 'continued'} |")
     for alert in alerts:
         print("alert", alert.kind, alert.message)
     begun = int(re.findall(r"BEGUN (\d+)", agent.log.read_text())[-1])

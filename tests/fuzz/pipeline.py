@@ -141,8 +141,8 @@ class Pipeline:
         If an ID comes again after the assembler has forgotten it, its trajectory is written a second time. A processor
         that still remembers the ID treats it as a repetition, and the ID already has its fate.
         """
-        now_ms = max(self._newest_ms, self.assembly.fold.log_ms) + 10**9
-        times = FOLD.tick_times(self.assembly.fold.log_ms, now_ms)
+        now_ms = max(self._newest_ms, self.assembly.fold.stream_ms) + 10**9
+        times = FOLD.tick_times(self.assembly.fold.stream_ms, now_ms)
         await self.send([event("clock", 0, ClockTicked(unix_ms=time_ms), time_ms=time_ms) for time_ms in times])
         await self._score.advance({0: now_ms * 2})
         scored = self._next(self._score_state.written())

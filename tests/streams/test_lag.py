@@ -26,7 +26,7 @@ P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
 
 def test_the_assemblers_position_is_the_next_record_not_the_oldest_open_trajectory() -> None:
-    metadata = CommitMetadata(next=70, log_ms=5, output=3).to_metadata()
+    metadata = CommitMetadata(next=70, stream_ms=5, output=3).to_metadata()
     assert committed_position(OffsetAndMetadata(40, metadata)) == 70
 
 

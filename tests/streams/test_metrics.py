@@ -24,7 +24,7 @@ def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object]
 
 
 STATUS = RunnerStatus(
-    partition=3, position=10, log_end=12, log_ms=9_000, open_trajectories=2, oldest_open_ms=4_000, held_events=7,
+    partition=3, position=10, log_end=12, stream_ms=9_000, open_trajectories=2, oldest_open_ms=4_000, held_events=7,
     held_bytes=900, remembered_bytes=300, duplicates=1, trajectories=5, commits=4,
     native_fallbacks=2,
     dead_letters={DeadLetterError.LATE: 2, DeadLetterError.BAD_JSON: 1, DeadLetterError.CONFLICT: 4},

@@ -9,12 +9,12 @@ OpenState* self_of(PyObject* object) { return reinterpret_cast<OpenState*>(objec
 
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     PyObject* trajectory_id;
-    long long partition, first, log_ms_before, first_ms, last_ms, closed_before;
+    long long partition, first, stream_ms_before, first_ms, last_ms, closed_before;
     if (keywords != nullptr && PyDict_GET_SIZE(keywords) != 0) {
         PyErr_SetString(PyExc_TypeError, "an open trajectory is made of what stands in its place, without names");
         return nullptr;
     }
-    if (!PyArg_ParseTuple(arguments, "ULLLLLL", &trajectory_id, &partition, &first, &log_ms_before, &first_ms,
+    if (!PyArg_ParseTuple(arguments, "ULLLLLL", &trajectory_id, &partition, &first, &stream_ms_before, &first_ms,
                           &last_ms, &closed_before)) {
         return nullptr;
     }
@@ -24,7 +24,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->trajectory_id = Py_NewRef(trajectory_id);
     self->partition = partition;
     self->first = first;
-    self->log_ms_before = log_ms_before;
+    self->stream_ms_before = stream_ms_before;
     self->first_ms = first_ms;
     self->last_ms = last_ms;
     self->closed_before = closed_before;
@@ -47,7 +47,7 @@ PyMemberDef kMembers[] = {
     {"trajectory_id", T_OBJECT_EX, offsetof(OpenState, trajectory_id), READONLY, nullptr},
     {"partition", T_LONGLONG, offsetof(OpenState, partition), READONLY, nullptr},
     {"first", T_LONGLONG, offsetof(OpenState, first), READONLY, nullptr},
-    {"log_ms_before", T_LONGLONG, offsetof(OpenState, log_ms_before), READONLY, nullptr},
+    {"stream_ms_before", T_LONGLONG, offsetof(OpenState, stream_ms_before), READONLY, nullptr},
     {"first_ms", T_LONGLONG, offsetof(OpenState, first_ms), 0, nullptr},
     {"last_ms", T_LONGLONG, offsetof(OpenState, last_ms), 0, nullptr},
     {"closed_before", T_LONGLONG, offsetof(OpenState, closed_before), READONLY, nullptr},

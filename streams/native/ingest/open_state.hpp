@@ -16,7 +16,7 @@ struct OpenState {
     int64_t contiguous, size, last, quiet_since, first_ms, last_ms;
     PyObject* trajectory_id;
     PyObject* labels;  // set
-    int64_t partition, first, log_ms_before, closed_before, ended_at, duplicates, runs;
+    int64_t partition, first, stream_ms_before, closed_before, ended_at, duplicates, runs;
 };
 
 extern PyTypeObject OpenStateType;

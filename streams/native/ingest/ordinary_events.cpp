@@ -25,7 +25,7 @@ struct Limits {
 struct OrdinaryEvents {
     PyObject_HEAD
     PyTypeObject* trajectory_type;
-    PyObject *log_ms, *idle_ms, *grace_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
+    PyObject *stream_ms, *idle_ms, *grace_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
     PyObject *ahead, *closed_count, *catch_up_at, *move_to_end;
     uint32_t facts;  // a bit for each ordinary type
     std::vector<std::string>* others;  // further ordinary types, of which only the name is known
@@ -36,15 +36,15 @@ struct OrdinaryEvents {
 struct Fold {
     Ref open, quiet, remembered, ahead;
     long long closed_count = 0, catch_up_at = 0;  // nothing closes here
-    long long log_ms = 0, idle_ms = 0, grace_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
+    long long stream_ms = 0, idle_ms = 0, grace_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
 
     // The fold's clocks after a record with this timestamp.
     struct Clocks {
-        long long log_ms, idle_ms, grace_ms;
+        long long stream_ms, idle_ms, grace_ms;
     };
     Clocks after(const Limits& limits, long long timestamp) const {
-        const long long gap = std::max<long long>(0, timestamp - log_ms);
-        return {log_ms + gap, idle_ms + std::min(gap, limits.idle_step_ms),
+        const long long gap = std::max<long long>(0, timestamp - stream_ms);
+        return {stream_ms + gap, idle_ms + std::min(gap, limits.idle_step_ms),
                 grace_ms + std::min(gap, limits.grace_step_ms)};
     }
 };
@@ -71,7 +71,7 @@ bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
         PyErr_SetString(PyExc_TypeError, "a fold keeps its trajectories in dicts");
         return false;
     }
-    return get_number(object, self->log_ms, fold.log_ms) && get_number(object, self->idle_ms, fold.idle_ms) &&
+    return get_number(object, self->stream_ms, fold.stream_ms) && get_number(object, self->idle_ms, fold.idle_ms) &&
            get_number(object, self->grace_ms, fold.grace_ms) && get_number(object, self->look_at, fold.look_at) &&
            get_number(object, self->held_events, fold.held_events) &&
            get_number(object, self->closed_count, fold.closed_count) &&
@@ -79,7 +79,7 @@ bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
 }
 
 bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
-    return set_number(object, self->log_ms, fold.log_ms) && set_number(object, self->idle_ms, fold.idle_ms) &&
+    return set_number(object, self->stream_ms, fold.stream_ms) && set_number(object, self->idle_ms, fold.idle_ms) &&
            set_number(object, self->grace_ms, fold.grace_ms) && set_number(object, self->look_at, fold.look_at) &&
            set_number(object, self->held_events, fold.held_events) &&
            set_number(object, self->held_bytes, fold.held_bytes);
@@ -112,7 +112,7 @@ bool has_room(const OrdinaryEvents* self, const Fold& fold, long long size, long
 }
 
 void hold(Fold& fold, const Fold::Clocks& now, long long added) {
-    fold.log_ms = now.log_ms;
+    fold.stream_ms = now.stream_ms;
     fold.idle_ms = now.idle_ms;
     fold.grace_ms = now.grace_ms;
     fold.held_events += 1;
@@ -135,7 +135,7 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     const Fold::Clocks now = fold.after(self->limits, arrival->timestamp);
     const Ref made(PyObject_CallFunction(reinterpret_cast<PyObject*>(self->trajectory_type), "s#iLLLLL", id.data(),
                                          static_cast<Py_ssize_t>(id.size()), arrival->partition,
-                                         static_cast<long long>(arrival->offset), fold.log_ms,
+                                         static_cast<long long>(arrival->offset), fold.stream_ms,
                                          static_cast<long long>(arrival->timestamp),
                                          static_cast<long long>(arrival->timestamp), fold.closed_count));
     const Ref place(PyLong_FromLong(0));
@@ -150,7 +150,7 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
         PyObject_SetItem(fold.quiet.get(), arrival->subject, made.get()) < 0) {
         return Took::kFailed;
     }
-    fold.look_at = std::min(fold.look_at, now.log_ms + self->limits.idle_timeout_ms);
+    fold.look_at = std::min(fold.look_at, now.stream_ms + self->limits.idle_timeout_ms);
     hold(fold, now, added);
     return Took::kYes;
 }
@@ -183,7 +183,7 @@ Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
     if (!is_arrival(object)) return Took::kNo;
     const auto* arrival = reinterpret_cast<const Arrival*>(object);
     if (arrival->offset >= fold.catch_up_at) return Took::kNo;
-    if (arrival->timestamp > fold.log_ms && arrival->timestamp >= fold.look_at) return Took::kNo;  // closes something
+    if (arrival->timestamp > fold.stream_ms && arrival->timestamp >= fold.look_at) return Took::kNo;  // closes something
     if (!is_plain(self, arrival)) return Took::kNo;
     PyObject* found = PyDict_GetItemWithError(fold.open.get(), arrival->subject);
     if (found == nullptr) return PyErr_Occurred() ? Took::kFailed : start(self, fold, arrival, object);
@@ -232,7 +232,7 @@ bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
 
 void destroy(PyObject* object) {
     auto* self = reinterpret_cast<OrdinaryEvents*>(object);
-    for (PyObject* owned : {self->log_ms, self->idle_ms, self->grace_ms, self->look_at, self->held_events,
+    for (PyObject* owned : {self->stream_ms, self->idle_ms, self->grace_ms, self->look_at, self->held_events,
                             self->held_bytes, self->open, self->quiet, self->remembered, self->ahead,
                             self->closed_count, self->catch_up_at, self->move_to_end,
                             reinterpret_cast<PyObject*>(self->trajectory_type)}) {
@@ -265,7 +265,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     auto* self = reinterpret_cast<OrdinaryEvents*>(made.get());
     self->limits = limits;
     self->trajectory_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(trajectory));
-    self->log_ms = PyUnicode_InternFromString("log_ms");
+    self->stream_ms = PyUnicode_InternFromString("stream_ms");
     self->idle_ms = PyUnicode_InternFromString("idle_ms");
     self->grace_ms = PyUnicode_InternFromString("grace_ms");
     self->look_at = PyUnicode_InternFromString("_look_at");

@@ -225,7 +225,7 @@ void destroy(PyObject* object) {
 
 PyMethodDef kMethods[] = {
     {"read", read, METH_O, "At most so many arrivals that are there, without waiting, and the error after them or 0."},
-    {"close", close, METH_NOARGS, "Let go of the connection; may wait for it."},
+    {"close", close, METH_NOARGS, "Close the connection; may wait for it."},
     {nullptr, nullptr, 0, nullptr},
 };
 

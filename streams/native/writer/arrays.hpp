@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-static_assert(sizeof(float) == 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays go on the wire as they stand");
+static_assert(sizeof(float) == 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays are sent in the byte order of memory");
 
 // Python objects used for arrays.
 struct ArrayCodec {

@@ -36,7 +36,7 @@ bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
     }
     for (const Field& field : rules.shapes[kStarted].fields) {
         if (field.kind == Kind::kPart || field.kind == Kind::kParts || field.kind == Kind::kTokens) {
-            PyErr_Format(PyExc_TypeError, "%s of a start cannot go on as it came", field.name.c_str());
+            PyErr_Format(PyExc_TypeError, "%s of a start cannot be copied unchanged", field.name.c_str());
             return false;
         }
     }

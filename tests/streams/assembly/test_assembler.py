@@ -240,7 +240,7 @@ async def test_the_assembler_reports_its_positions(kafka: str) -> None:
     assert (status.held_events, status.dead_letters) == (len(begun), {DeadLetterError.NULL_VALUE: 1})
     assert status.held_bytes > sum(len(record.value or b"") for record in begun)
     assert status.oldest_open_ms is not None
-    assert status.oldest_open_ms <= status.log_ms
+    assert status.oldest_open_ms <= status.stream_ms
     assert status.commits >= 1
     assert status.commits_failed == 0
     assert 0 < status.last_commit_s <= status.all_commits_s

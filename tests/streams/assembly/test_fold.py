@@ -129,7 +129,7 @@ class TestClosing:
         state = PartitionFold(FoldLimits())
         for record in log([tick(T0 + HOUR), *records, tick(T0 + 2)]):
             assert state.arrive(record) == []
-        assert state.log_ms == T0 + HOUR
+        assert state.stream_ms == T0 + HOUR
         assert state.deadline_ms == T0 + HOUR + FoldLimits().idle_timeout_ms
 
     def test_ticks_belong_to_no_trajectory_whatever_their_subject(self) -> None:

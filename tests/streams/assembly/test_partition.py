@@ -14,7 +14,7 @@ from tests.streams.builders import log, session, without
 
 def begun(limits: FoldLimits | None = None) -> PartitionAssembly:
     """A partition from which nothing was read yet."""
-    start = CommitMetadata(next=0, log_ms=0, output=0)
+    start = CommitMetadata(next=0, stream_ms=0, output=0)
     return PartitionAssembly.resume(limits or FoldLimits(), start, [], position=0, output_end=0)
 
 

@@ -124,7 +124,7 @@ async def test_a_dead_letter_without_a_marker_is_written_once(kafka: str, outcom
     async with open_producer(kafka, transactional_id=f"headrace-{name}-{PARTITION}") as producer:
 
         async def commit(next_offset: int, letters_end: int) -> None:
-            checkpoint = CommitMetadata(next=next_offset, log_ms=0, output=0, letters=letters_end)
+            checkpoint = CommitMetadata(next=next_offset, stream_ms=0, output=0, letters=letters_end)
             await producer.send_offsets_to_transaction(
                 {place: OffsetAndMetadata(next_offset, checkpoint.to_metadata())}, name
             )

@@ -41,7 +41,9 @@ class Log:
 
     def resume(self) -> PartitionAssembly:
         offset, metadata = self.committed or (0, "")
-        checkpoint = parse_commit_metadata(metadata) if self.committed else CommitMetadata(next=0, log_ms=0, output=0)
+        checkpoint = (
+            parse_commit_metadata(metadata) if self.committed else CommitMetadata(next=0, stream_ms=0, output=0)
+        )
         assert checkpoint is not None
         back = [
             emitted_of(StoredRecord("trajectories", 0, place, 0, None, outgoing.message.value, ()))
@@ -126,6 +128,6 @@ def test_every_trajectory_named_by_a_record_is_written(records: list[StoredRecor
 def test_foreign_commit_metadata_is_not_a_checkpoint() -> None:
     for text in ("", "{}", "a note", '{"v": 2, "next": 1, "log_ms": 1, "output": 1}'):
         assert parse_commit_metadata(text) is None
-    checkpoint = CommitMetadata(next=7104, log_ms=T0, output=331)
+    checkpoint = CommitMetadata(next=7104, stream_ms=T0, output=331)
     assert parse_commit_metadata(checkpoint.to_metadata()) == checkpoint
-    assert len(CommitMetadata(next=2**62, log_ms=2**62, output=2**62).to_metadata()) < 4096
+    assert len(CommitMetadata(next=2**62, stream_ms=2**62, output=2**62).to_metadata()) < 4096

@@ -25,7 +25,7 @@ pytestmark = needs_speedups
 def state(fold: PartitionFold, position: int) -> dict[str, object]:
     """The whole state of a fold, with open trajectories by ID in each of its orders."""
     return {
-        "log_ms": fold.log_ms,
+        "stream_ms": fold.stream_ms,
         "duplicates": fold.duplicates,
         "held": (fold.held_events, fold.held_bytes),
         "resume": fold.resume_point(position),

@@ -27,13 +27,13 @@ def stopped(records: list[StoredRecord], limits: FoldLimits) -> tuple[int, int, 
             if isinstance(outcome, History):
                 value = outputs_of(outcome)[0].message.value
                 written.append(emitted_of(StoredRecord("trajectories", 0, len(written), 0, None, value, ())))
-    position, log_ms = fold.resume_point(len(records))
-    return position, log_ms, written
+    position, stream_ms = fold.resume_point(len(records))
+    return position, stream_ms, written
 
 
 def agree_after_a_restart(records: list[StoredRecord], limits: FoldLimits, cut: int, lengths: list[int]) -> None:
-    position, log_ms, written = stopped(records[:cut], limits)
-    quick, plain = (PartitionFold(limits, log_ms=log_ms, position=position, written=written) for _ in range(2))
+    position, stream_ms, written = stopped(records[:cut], limits)
+    quick, plain = (PartitionFold(limits, stream_ms=stream_ms, position=position, written=written) for _ in range(2))
     for length in [*lengths, len(records)]:
         batch = records[position : position + length]
         position += len(batch)
