@@ -59,7 +59,7 @@ def command(
 
     async def run() -> bool:
         if follow:
-            return await _follow(bootstrap, every, patience, as_json)
+            return await _follow(bootstrap, cache, every, patience, as_json, from_start=from_start)
         return await _count(bootstrap, cache, by, as_json, from_start=from_start)
 
     sys.exit(0 if run_with_kafka(bootstrap, run, retry_limit_s=inf if follow else RETRY_LIMIT_S) else 1)
@@ -85,7 +85,7 @@ async def _count(bootstrap: str, cache: Path, by: str | None, as_json: bool, *, 
     return ledger.adds_up
 
 
-async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) -> bool:
+async def _follow(bootstrap: str, cache: Path, every: float, patience: int, as_json: bool, *, from_start: bool) -> bool:
     """Print a line per check; returns whether the ledger added up until the process was stopped."""
     import asyncio
     import signal
@@ -94,7 +94,7 @@ async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) ->
     from headrace.streams.ledger.follow import FollowConfig, LedgerMismatch, follow_ledger
 
     try:
-        config = FollowConfig(bootstrap, every_s=every, patience=patience)
+        config = FollowConfig(bootstrap, every_s=every, patience=patience, cache=cache, from_start=from_start)
     except ValueError as error:
         raise StackError(f"--every and --patience: {error}") from error
     stop = asyncio.Event()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
@@ -17,7 +18,8 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import ALERTS
 from headrace.schemas.wire import Message
 from headrace.streams.alerts import alert_message
-from headrace.streams.ledger.ledger import Ledger, cut_topics, kafka_reader
+from headrace.streams.ledger.kept import kept_ledger
+from headrace.streams.ledger.ledger import Ledger, cut_topics
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,10 @@ class FollowConfig:
     """Consecutive checks that do not add up until an alert is raised."""
     round_s: float = 60.0
     """Timeout of a check in seconds, for example if the broker is unavailable; the next check resumes from there."""
+    cache: Path | None = None
+    """Folder of stored folds, from which the first check resumes; ``None``: it reads the whole log."""
+    from_start: bool = False
+    """Read the whole log even if a fold is stored."""
 
     def __post_init__(self) -> None:
         if not (self.every_s > 0 and self.round_s > 0) or self.patience < 1:
@@ -62,14 +68,14 @@ class FollowConfig:
 
 
 async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, report: Callable[[LedgerCheck], None]) -> None:
-    """Check until ``stop`` is set, and pass each check to ``report``. Every record is read only once.
+    """Check until ``stop`` is set, and pass each check to ``report``. Every record is read only once, by this and by
+    earlier processes with the same ``cache``.
 
     If the broker becomes unavailable, the checks are retried. Raises ``LookupError`` if a topic is missing at the
     start, aiokafka's errors if the broker does not answer then, and :class:`LedgerMismatch` after ``patience``
     consecutive checks that do not add up, once an alert is published.
     """
-    reader = kafka_reader(config.bootstrap)
-    await reader.catch_up()
+    reader = await kept_ledger(config.bootstrap, config.cache, from_start=config.from_start)
     wrong = 0
     while not stop.is_set():
         try:

@@ -34,9 +34,9 @@ def unpack_tally(packed: bytes) -> LedgerTally:
     return LedgerTally.of(state.accounts, state.unreadable)
 
 
-async def kept_ledger(bootstrap: str, folder: Path, *, from_start: bool = False) -> LedgerReader:
-    """Returns a reader that has caught up with the Kafka at ``bootstrap``, its fold stored in ``folder``; see
-    :func:`resume_fold`.
+async def kept_ledger(bootstrap: str, folder: Path | None, *, from_start: bool = False) -> LedgerReader:
+    """Returns a reader that has caught up with the Kafka at ``bootstrap``, its fold stored in ``folder``
+    (``None``: not stored); see :func:`resume_fold`.
 
     Raises ``LookupError`` if a topic is missing, and aiokafka's errors.
     """

@@ -1,5 +1,6 @@
 """The ledger is correct at any moment, whatever is written between two reads and however often it resumes."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, REJECTED, Topic
+from headrace.streams.ledger.follow import FollowConfig, follow_ledger
 from headrace.streams.ledger.kept import kept_ledger, pack_tally, unpack_tally
 from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
 from headrace.streams.ledger.tally import Ledger, LedgerTally
@@ -283,6 +285,13 @@ async def test_the_next_count_reads_only_new_records(
     second, fresh = await counted()
     assert (second.started, fresh) == (first.started + 1, 3)
     assert await counted(from_start=True) == (second, every + 3)
+
+    folded.clear()
+    stop, followed = asyncio.Event(), []
+    await follow_ledger(
+        FollowConfig(kafka, cache=tmp_path), stop=stop, report=lambda check: (followed.append(check.ledger), stop.set())
+    )
+    assert (followed, folded) == ([second], [])
     # A damaged fold or a different log causes a full read, which is logged.
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-3])
