@@ -145,10 +145,10 @@ def latency(figures: Figures) -> str:
         [[f"{quantile(seconds, share):.2f} s" for share in (0.5, 0.9, 0.99)] + [f"{seconds[-1]:.2f} s"]],
     )
     cores = ", ".join(f"{name} {used:.2f}" for name, used in figures["cores"].items())
-    text = f"""{len(seconds):,} groups at {figures["rate"]:,.0f} events/s, which is half of what the slowest stage
-        processes alone; assemble, score and group run in one process each. Measured from the time at which the group's
-        last event was due (the generator is open-loop, at most {figures["generator_late_ms"]:.0f} ms late) to the
-        arrival of its training record at a reader of committed records. Cores in use: {cores}."""
+    text = f"""{len(seconds):,} groups at {figures["rate"]:,.0f} events/s, which is half of what the whole path
+        processed on this machine; assemble, score and group run in one process each. Measured from the time at which
+        the group's last event was due (the generator is open-loop, at most {figures["generator_late_ms"]:.0f} ms late)
+        to the arrival of its training record at a reader of committed records. Cores in use: {cores}."""
     return _section("Last event → training record, at half load", text, table, "latency.png", figures)
 
 
@@ -220,11 +220,11 @@ def whole_path(figures: Figures) -> str:
 SECTIONS = {
     "throughput": throughput,
     "workers": workers,
-    "latency": latency,
     "recovery": recovery,
     "remembered": remembered,
     "replay": replay,
     "whole_path": whole_path,
+    "latency": latency,
 }
 """The section of each measurement, in the page's order."""
 

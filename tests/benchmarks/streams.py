@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -60,7 +61,7 @@ class Size:
 
 FULL = Size(
     trajectories=600_000,
-    scored=16_000,
+    scored=64_000,
     flow_s=40,
     path=40_000,
     path_rounds=3,
@@ -99,25 +100,24 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
         size.trajectories, size.assembled_rounds, say, warm_s=size.warm_s
     ),
     "workers": lambda size, _, say: workers.measure(size.scored, size.rounds, say),
-    "latency": _latency,
     "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),
     "remembered": lambda size, _, say: remembered.measure(size.remembered, size.rounds, say),
     "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
     "whole_path": lambda size, _, say: whole_path.measure(size.path, size.path_rounds, say),
+    "latency": _latency,
 }
-"""Measurements in order: latency needs the throughput of every stage."""
+"""Measurements in order: latency needs the rate of the whole path."""
 
 
 def half_load(figures: Figures) -> float:
-    """Half the rate of the slowest stage in one process, in events per second; raises ``ValueError`` if unknown."""
+    """Half the rate of the whole path on this machine, with generator, broker, sink and ClickHouse, in events per
+    second; raises ``ValueError`` if unknown.
+    """
     try:
-        stages = [
-            report.medians(figures["throughput"]["samples"]["headrace"]).per_s,
-            *(report.medians(figures["workers"]["samples"][name]).per_s * EVENTS_EACH for name in ("score", "group")),
-        ]
+        path = figures["whole_path"]
     except KeyError as missing:
         raise ValueError(f"latency is measured at half load: measure {missing} first, in the same folder") from None
-    return min(stages) / 2
+    return median(path["trajectories"] * EVENTS_EACH / sample["wall_s"] for sample in path["samples"]) / 2
 
 
 def machine() -> Figures:

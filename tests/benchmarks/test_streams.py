@@ -36,14 +36,13 @@ def test_a_schedule_keeps_the_given_number_open() -> None:
     assert most in (12, 13)
 
 
-def test_half_load_is_half_of_the_slowest_stage() -> None:
-    samples = {"score": [SAMPLE], "group": [SAMPLE | {"wall_s": 4.0}]}
-    figures = {"throughput": {"samples": {"headrace": [SAMPLE | {"count": 9000}]}}, "workers": {"samples": samples}}
+def test_half_load_is_half_of_the_rate_of_the_whole_path() -> None:
+    figures = {"whole_path": {"trajectories": 600, "samples": [{"wall_s": 4.0}, {"wall_s": 2.0}, {"wall_s": 9.0}]}}
     assert half_load(figures) == 600 / 4.0 * EVENTS_EACH / 2
 
 
 def test_latency_without_a_known_load_names_the_measurements_to_run_first() -> None:
-    with pytest.raises(ValueError, match="measure 'throughput' first"):
+    with pytest.raises(ValueError, match="measure 'whole_path' first"):
         half_load({})
 
 
