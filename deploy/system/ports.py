@@ -32,6 +32,14 @@ def free_port(taken: frozenset[int] = frozenset()) -> int:
     raise OSError(f"no free port between {_CHOICES.start} and {_CHOICES.stop - 1}")
 
 
+def free_ports(count: int) -> list[int]:
+    """Returns ``count`` different free ports."""
+    found: list[int] = []
+    while len(found) < count:
+        found.append(free_port(frozenset(found)))
+    return found
+
+
 def metrics_url(port: int) -> str:
     """Returns the Prometheus address on ``port``."""
     return f"http://{HOST}:{port}/metrics"

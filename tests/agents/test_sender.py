@@ -15,7 +15,7 @@ from headrace.agents.delivery import EventDelivery, producer_id
 from headrace.agents.sdk import Headrace
 from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.system.children import Child
-from headrace.deploy.system.ports import free_port
+from headrace.deploy.system.ports import free_ports
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ModelCalled, SdkStatsReported, TrajectoryEnded
 from headrace.schemas.ids import uuid7
@@ -142,7 +142,7 @@ def test_a_program_sends_its_queued_events_before_it_ends(kafka: str, tmp_path: 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
-    return Broker(tmp_path / "kafka", free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=256)
+    return Broker(tmp_path / "kafka", *free_ports(2), MAX_REQUEST_BYTES, heap_mb=256)
 
 
 @pytest.fixture

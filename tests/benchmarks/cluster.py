@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.system.children import Child
-from headrace.deploy.system.ports import free_port
+from headrace.deploy.system.ports import free_ports
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES, open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_creation import create_topics
@@ -112,7 +112,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     """A fresh broker with all topics."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = Broker(folder / "kafka", free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=HEAP_MB)
+        made = Broker(folder / "kafka", *free_ports(2), MAX_REQUEST_BYTES, heap_mb=HEAP_MB)
         child = Child(await prepare_broker(made, await kafka_jars(CACHE)), folder / "kafka.log")
         try:
             await wait_until_answers(made.bootstrap, 90)

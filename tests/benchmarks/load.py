@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.system.children import Child
-from headrace.deploy.system.ports import free_port
+from headrace.deploy.system.ports import free_ports
 from headrace.schemas.envelope import ID, SUBJECT, Envelope
 from headrace.schemas.events import (
     ModelCalled,
@@ -127,7 +127,7 @@ async def broker(address: str | None = None) -> AsyncIterator[str]:
         yield address
         return
     with tempfile.TemporaryDirectory() as folder:
-        made = Broker(Path(folder), free_port(), free_port(), MAX_REQUEST_BYTES)
+        made = Broker(Path(folder), *free_ports(2), MAX_REQUEST_BYTES)
         child = Child(await prepare_broker(made, await kafka_jars(CACHE)), Path(folder) / "kafka.log")
         try:
             await wait_until_answers(made.bootstrap, 90)

@@ -21,7 +21,7 @@ from headrace.deploy.kafka.broker import (
 )
 from headrace.deploy.processes.kafka import KAFKA
 from headrace.deploy.system.children import Child
-from headrace.deploy.system.ports import HOST, free_port
+from headrace.deploy.system.ports import HOST, free_port, free_ports
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.topic_creation import create_topics
@@ -105,7 +105,7 @@ async def test_a_broker_that_does_not_answer_is_reported_with_its_setting(monkey
 
 @pytest.mark.kafka
 async def test_a_broker_killed_with_sigkill_restarts_on_its_data(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "kafka", free_port(), free_port(), 5_000_000, heap_mb=256)
+    broker = Broker(tmp_path / "kafka", *free_ports(2), 5_000_000, heap_mb=256)
     libs = await kafka_jars(load_settings().cache)
     for generation in range(2):
         child = Child(await prepare_broker(broker, libs), tmp_path / "kafka.log")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.system.ports import HOST, free_port, is_free, remembered_ports
+from headrace.deploy.system.ports import HOST, free_port, free_ports, is_free, remembered_ports
 
 
 @pytest.fixture
@@ -19,6 +19,11 @@ def taken() -> Iterator[int]:
 def test_a_port_in_use_is_not_free(taken: int) -> None:
     assert not is_free(taken)
     assert is_free(free_port())
+
+
+def test_several_free_ports_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.deploy.system.ports._CHOICES", range(30_000, 30_120))
+    assert len(set(free_ports(60))) == 60
 
 
 def test_ports_are_the_same_the_next_time(tmp_path: Path) -> None:
