@@ -75,7 +75,7 @@ class RunningKafka:
     def __init__(self, folder: Path) -> None:
         """A broker that keeps its data in ``folder``."""
         from headrace.deploy.kafka.broker import Broker
-        from headrace.deploy.system.ports import free_port, free_ports
+        from headrace.deploy.system.ports import free_ports
         from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 
         self._broker = Broker(folder, *free_ports(2), MAX_REQUEST_BYTES, heap_mb=384)
@@ -173,7 +173,7 @@ def clickhouse_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
     """URL by account."""
     from headrace.deploy.system.children import Child, Command, end_of
     from headrace.deploy.system.notify import ReadySocket
-    from headrace.deploy.system.ports import HOST, free_port, free_ports
+    from headrace.deploy.system.ports import HOST, free_port
 
     folder, port = tmp_path_factory.mktemp("clickhouse"), free_port()
     with ReadySocket() as said:
@@ -217,7 +217,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     from headrace.deploy.configuration.settings import base_model_dir
     from headrace.deploy.processes.vllm_server import engine_command, wait_until_ready
     from headrace.deploy.system.children import Child, Command, end_of
-    from headrace.deploy.system.ports import HOST, free_port, free_ports
+    from headrace.deploy.system.ports import HOST, free_port
 
     folder, port, model_dir = tmp_path_factory.mktemp("vllm"), free_port(), base_model_dir()
     argv, env = engine_command(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm")
