@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import MessageSizeTooLargeError
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 
@@ -15,6 +16,10 @@ from headrace.schemas.wire import Message
 
 AHEAD_MS = 50 * 60 * 1000
 """How far ahead of now a timestamp may be; Kafka's default is an hour."""
+
+
+_CACHED_KEY_BYTES = 256
+"""Longest key whose hash is cached."""
 
 
 class OutgoingRecord(NamedTuple):
@@ -49,11 +54,18 @@ async def batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord])
     """Serialize ``records`` into batches of the size that ``producer`` is set to, in the order of each partition.
 
     ``producer.send`` takes five times as long for a record, because it makes a future and looks for a batch for each.
+    Raises ``MessageSizeTooLargeError`` for a record above the producer's ``max_request_size``, as ``send`` does: the
+    broker checks the compressed size only, and consumers skip what decompresses to too much.
     """
     full: list[Batch] = []
     open_: dict[TopicPartition, Batch] = {}
     partitions: dict[str, list[int]] = {}
     for index, (topic, key, value, headers, timestamp_ms, partition) in enumerate(records):
+        size = len(key or b"") + len(value or b"") + sum(len(name) + len(each or b"") for name, each in headers)
+        if size > producer._max_request_size:
+            raise MessageSizeTooLargeError(
+                f"a record of {size} bytes for {topic}: {producer._max_request_size} at most"
+            )
         if partition is None:
             if topic not in partitions:
                 partitions[topic] = sorted(await producer.partitions_for(topic))
@@ -80,12 +92,13 @@ def partition_of(key: bytes | None, partitions: Sequence[int]) -> int:
     """
     if key is None:
         return random.choice(partitions)
-    return partitions[_hash_of(key) % len(partitions)]
+    hashed = _hash_of(key) if len(key) <= _CACHED_KEY_BYTES else int(murmur2(key))
+    return partitions[(hashed & 0x7FFFFFFF) % len(partitions)]
 
 
 @lru_cache(maxsize=8192)  # the hash is in Python, and the members of a group have one key
 def _hash_of(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
+    return int(murmur2(key))
 
 
 async def send(

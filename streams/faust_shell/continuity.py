@@ -41,12 +41,14 @@ class Continuity:
         self._expected = {}
         self._read_since_rebalance.clear()
 
-    async def check(self, record: LogRecord) -> None:
-        """Raise ``RuntimeError`` if Faust did not deliver records before ``record``."""
+    async def is_next(self, record: LogRecord) -> bool:
+        """Whether ``record`` was not delivered before; raise ``RuntimeError`` if records before it were not."""
         partition, expected = record.partition, self._expected[record.partition]
         if record.offset == expected and partition in self._read_since_rebalance:
             self._expected[partition] += 1
-            return
+            return True
+        if record.offset < expected:
+            return False
         # The client's knowledge starts with the first record after a rebalance, which may itself have been lost.
         known = partition in self._read_since_rebalance and self._skipped.holds_nothing(
             self._tp(partition), expected, record.offset
@@ -58,8 +60,9 @@ class Continuity:
                     f"{record.topic}[{partition}] was read up to {expected}, and Faust delivered {record.offset} "
                     f"instead of {found}: it lost records. A restart reads them from the committed offset."
                 )
-        self._expected[partition] = max(expected, record.offset + 1)
+        self._expected[partition] = record.offset + 1
         self._read_since_rebalance.add(partition)
+        return True
 
     async def caught_up(self, partition: int) -> bool:
         """Whether every record of the partition was read and checked, so that the partition is really silent."""

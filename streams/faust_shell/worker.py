@@ -143,8 +143,9 @@ class ProcessorWorker(Generic[R]):
         for record in batch:
             # The previous owner may have committed it after Faust had read the committed offset.
             owned = self._owned.get(record.partition)
-            if owned is not None and record.offset >= owned.offsets.get(record.topic, 0):
-                await self._continuity[record.topic].check(record)
+            if owned is None or record.offset < owned.offsets.get(record.topic, 0):
+                continue
+            if await self._continuity[record.topic].is_next(record):
                 self._clock.see(record)
                 records.append(record)
         await self._runtime.process(records)

@@ -58,7 +58,7 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
                 skipped = await unreadable_batch(bootstrap, place, position)
                 if skipped is None:
                     raise
-                if skipped.start < span.stop:
+                if span.start <= skipped.start < span.stop:
                     rederivation.skip(skipped)
                 position = skipped.stop
     yield rederivation.finish()

@@ -8,6 +8,7 @@ from aiokafka.partitioner import DefaultPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.kafka.fenced_producer import Transaction, open_fenced_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import OutgoingRecord, partition_of
@@ -65,3 +66,19 @@ async def test_a_record_that_the_topic_refuses_fails_the_transaction(kafka: str)
         with pytest.raises(MessageSizeTooLargeError):
             await producer.transact(write, within_s=60, what="a test's transaction")
     assert [each async for each in read_to_end(kafka, REWARDS) if each.key == b"refused"] == []
+
+
+@pytest.mark.kafka
+async def test_a_record_that_only_compression_makes_small_is_refused(kafka: str) -> None:
+    """The broker would take it, and every consumer would skip it."""
+    parts = {"key": bytes(MAX_REQUEST_BYTES + 1)}, {"value": bytes(MAX_REQUEST_BYTES + 1)}
+
+    async with open_fenced_producer(kafka, "swollen", timeout_ms=60_000) as producer:
+        for part in (*parts, {"headers": [("x", bytes(MAX_REQUEST_BYTES))]}):
+            swollen = record(0, 1, 0)._replace(**part)
+
+            async def write(transaction: Transaction, swollen: OutgoingRecord = swollen) -> None:
+                await transaction.send_all([record(1, 1, 0), swollen])
+
+            with pytest.raises(MessageSizeTooLargeError, match="at most"):
+                await producer.transact(write, within_s=60, what="a test's transaction")

@@ -52,8 +52,11 @@ async def test_a_record_that_faust_skipped_is_detected(
         if lost is None
         else pytest.raises(RuntimeError, match=f"instead of {first + lost}: it lost records")
     ):
+        highest = -1
         for offset in taken:
-            await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, first + offset, 0, None, None, ()))
+            record = StoredRecord(REWARDS.name, PLACE.partition, first + offset, 0, None, None, ())
+            assert await continuity.is_next(record) is (offset > highest), "a repeated record is dropped"
+            highest = max(highest, offset)
 
 
 async def test_after_a_rebalance_the_log_is_read_again(kafka: str, tmp_path: Path) -> None:
@@ -64,8 +67,8 @@ async def test_after_a_rebalance_the_log_is_read_again(kafka: str, tmp_path: Pat
     continuity = Continuity(app, kafka, REWARDS)
     continuity.begin({PLACE.partition: offsets[0]})
     skipped_offsets(app).note(PLACE, [offsets[0], offsets[2]])
-    await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, offsets[0], 0, None, None, ()))
+    await continuity.is_next(StoredRecord(REWARDS.name, PLACE.partition, offsets[0], 0, None, None, ()))
     continuity.end()
     continuity.begin({PLACE.partition: offsets[1]})
     with pytest.raises(RuntimeError, match=f"instead of {offsets[1]}: it lost records"):
-        await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, offsets[2], 0, None, None, ()))
+        await continuity.is_next(StoredRecord(REWARDS.name, PLACE.partition, offsets[2], 0, None, None, ()))
