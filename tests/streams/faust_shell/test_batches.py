@@ -13,7 +13,7 @@ from headrace.streams.faust_shell.faust_app import batches
 
 
 class Stream:
-    """What ``batches`` uses of a stream: Faust's own queue, and the event at hand."""
+    """What ``batches`` uses of a stream: Faust's own queue, and the current event."""
 
     def __init__(self, maxsize: int = 4) -> None:
         self.queue: ThrowableQueue[Any] = ThrowableQueue(maxsize=maxsize, flow_control=FlowControlEvent())
