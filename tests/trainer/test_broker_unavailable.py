@@ -9,7 +9,7 @@ import pytest
 import torch
 from aiokafka.errors import KafkaTimeoutError
 
-from headrace.deploy.kafka.broker import wait_until_answers
+from headrace.deploy.kafka.broker import answers_within, wait_until_answers
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, STEPS, WEIGHTS
@@ -103,6 +103,17 @@ def away(broker, how):
         back = threading.Timer(AWAY_S, broker.start)
     back.start()
     return back
+
+
+@pytest.fixture(autouse=True)
+async def listed_again(kafka):
+    """After each test, until the broker stays listed: a thawed one may be listed, and then not be for some seconds."""
+    yield
+    async with asyncio.timeout(120):
+        in_a_row = 0
+        while in_a_row < 25:
+            in_a_row = in_a_row + 1 if await answers_within(kafka, 5) else 0
+            await asyncio.sleep(0.2)
 
 
 async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(running_kafka, kafka, config, tmp_path):
