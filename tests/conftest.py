@@ -123,6 +123,19 @@ class RunningKafka:
         """SIGSTOP, or SIGCONT."""
         os.kill(self.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
+    async def stays_listed(self) -> None:
+        """Wait until it stays listed: after a freeze beyond its session it may be listed, and then not be for seconds.
+
+        Raises ``TimeoutError`` after two minutes.
+        """
+        from headrace.deploy.kafka.broker import answers_within
+
+        async with asyncio.timeout(120):
+            in_a_row = 0
+            while in_a_row < 25:
+                in_a_row = in_a_row + 1 if await answers_within(self.bootstrap, 5) else 0
+                await asyncio.sleep(0.2)
+
     @property
     def pid(self) -> int:
         """PID of the broker itself, which the child process has started."""

@@ -1,12 +1,8 @@
 """Writes groups and their trajectories to a real log, as the stream processors do."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import BrokerNotAvailableError
 
 from headrace.schemas.events import SamplingSpan, VersionSpan
 from headrace.schemas.ids import derived_id
@@ -44,25 +40,10 @@ def message_of(record: Record, *, id: str, key: str) -> Message:
     return record_message(record, id=id, key=key, source="/tests", time_ms=1_700_000_000_000, subject=id)
 
 
-@asynccontextmanager
-async def producing(kafka: str, **options: object) -> AsyncIterator[AIOKafkaProducer]:
-    """A producer. A broker that was frozen beyond its session may be listed, and then not be for a moment."""
-    async with AsyncExitStack() as opened:
-        for last in (False,) * 60 + (True,):
-            try:
-                producer = await opened.enter_async_context(open_producer(kafka, **options))
-                break
-            except BrokerNotAvailableError:
-                if last:
-                    raise
-                await asyncio.sleep(1)
-        yield producer
-
-
 async def feed_trajectories(kafka: str, attempts: Iterable[Trajectory]) -> dict[str, Reference]:
     """Write trajectories to every partition in turn, each after an aborted one; returns their places."""
     places = {}
-    async with producing(kafka, transactional_id="feed") as producer:
+    async with open_producer(kafka, transactional_id="feed") as producer:
         for number, each in enumerate(attempts):
             message = message_of(each, id=each.trajectory_id, key=each.trajectory_id)
             if number % 4 == 0:
@@ -110,7 +91,7 @@ async def feed_groups(
 
 
 async def send_groups(kafka: str, groups: Iterable[TrainingGroup], *, partition: int | None = 0) -> None:
-    async with producing(kafka) as producer:
+    async with open_producer(kafka) as producer:
         for group in groups:
             message = message_of(group, id=derived_id(group.TYPE, group.group_id), key=group.group_id)
             await (await send(producer, TRAINING, message, partition))

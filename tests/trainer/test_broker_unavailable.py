@@ -9,7 +9,6 @@ import pytest
 import torch
 from aiokafka.errors import KafkaTimeoutError
 
-from headrace.deploy.kafka.broker import answers_within, wait_until_answers
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, STEPS, WEIGHTS
@@ -105,17 +104,6 @@ def away(broker, how):
     return back
 
 
-@pytest.fixture(autouse=True)
-async def listed_again(kafka):
-    """After each test, until the broker stays listed: a thawed one may be listed, and then not be for some seconds."""
-    yield
-    async with asyncio.timeout(120):
-        in_a_row = 0
-        while in_a_row < 25:
-            in_a_row = in_a_row + 1 if await answers_within(kafka, 5) else 0
-            await asyncio.sleep(0.2)
-
-
 async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(running_kafka, kafka, config, tmp_path):
     for run in ("calm", "away"):
         await feed_groups(kafka, GROUPS[:6], run=run, story="story")
@@ -130,7 +118,7 @@ async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(
         await until_step(seen, 3, task)
         backs.append(away(running_kafka, "frozen"))  # while it waits for groups
         await asyncio.to_thread(backs[-1].join)
-        await wait_until_answers(kafka, 60)  # a broker frozen beyond its session is not listed at first
+        await running_kafka.stays_listed()
         for run in ("calm", "away"):
             await feed_groups(kafka, GROUPS[6:], run=run, story="story")
         await until_step(seen, 4, task)
@@ -167,7 +155,7 @@ async def test_a_stop_during_an_outage_ends_the_trainer_and_a_restart_resumes(ru
             await stopped.wait()
     finally:
         running_kafka.freeze(False)
-        await wait_until_answers(kafka, 60)  # a broker frozen beyond its session is not listed at first
+        await running_kafka.stays_listed()
     await train_until(config("stopped"), 2)
     assert [step.step for step in payloads(await records(kafka, STEPS, "stopped"))] == [1, 2]
 
@@ -184,7 +172,7 @@ async def test_after_the_retry_limit_the_error_names_the_broker(running_kafka, k
             await asyncio.wait_for(task, 60)
     finally:
         running_kafka.freeze(False)
-        await wait_until_answers(kafka, 60)
+        await running_kafka.stays_listed()
 
 
 async def test_a_committed_announcement_without_acknowledgement_is_not_repeated(kafka):
