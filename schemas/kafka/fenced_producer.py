@@ -51,11 +51,11 @@ class Transaction:
     async def send_all(self, records: Sequence[OutgoingRecord]) -> list[int]:
         """Send ``records`` in batches, wait until the broker has stored them, and return their offsets."""
         batches = await batched(self._producer, records)
-        for batch in batches:
-            self._sent(
-                await self._producer.send_batch(batch.builder, batch.place.topic, partition=batch.place.partition)
-            )
-        stored = await asyncio.gather(*self.sent[len(self.sent) - len(batches) :])
+        sent = [
+            self._sent(await self._producer.send_batch(builder, place.topic, partition=place.partition))
+            for place, builder, _ in batches
+        ]
+        stored = await asyncio.gather(*sent)
         offsets = [0] * len(records)
         for batch, metadata in zip(batches, stored, strict=True):
             for offset, index in enumerate(batch.indices, metadata.offset):

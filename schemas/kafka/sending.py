@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
@@ -61,7 +62,8 @@ async def batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord])
     open_: dict[TopicPartition, Batch] = {}
     partitions: dict[str, list[int]] = {}
     for index, (topic, key, value, headers, timestamp_ms, partition) in enumerate(records):
-        size = len(key or b"") + len(value or b"") + sum(len(name) + len(each or b"") for name, each in headers)
+        headers = list(headers)
+        size = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, headers)
         if size > producer._max_request_size:
             raise MessageSizeTooLargeError(
                 f"a record of {size} bytes for {topic}: {producer._max_request_size} at most"
@@ -72,7 +74,7 @@ async def batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord])
             partition = partition_of(key, partitions[topic])
         place = TopicPartition(topic, partition)
         timestamp = None if timestamp_ms is None else acceptable_ms(timestamp_ms)
-        record = {"timestamp": timestamp, "key": key, "value": value, "headers": list(headers)}
+        record = {"timestamp": timestamp, "key": key, "value": value, "headers": headers}
         batch = open_.get(place)
         if batch is None or batch.builder.append(**record) is None:  # full; an empty one takes any record
             if batch is not None:

@@ -141,11 +141,8 @@ class ProcessorWorker(Generic[R]):
             return  # read before a rebalance: they belong to the new owners of their partitions
         records: list[LogRecord] = []
         for record in batch:
-            # The previous owner may have committed it after Faust had read the committed offset.
-            owned = self._owned.get(record.partition)
-            if owned is None or record.offset < owned.offsets.get(record.topic, 0):
-                continue
-            if await self._continuity[record.topic].is_next(record):
+            # Not the next: the previous owner committed it after Faust had read the committed offset.
+            if record.partition in self._owned and await self._continuity[record.topic].is_next(record):
                 self._clock.see(record)
                 records.append(record)
         await self._runtime.process(records)

@@ -82,12 +82,21 @@ async def until(look: Callable[[], Awaitable[T]], found: Callable[[T], bool], se
     return seen
 
 
-async def produce(bootstrap: str, records: Iterable[StoredRecord], partition: int | None = None) -> list[Any]:
-    """Send ``records`` unchanged, including null values and missing headers; returns their offsets."""
+async def produce(
+    bootstrap: str, records: Iterable[StoredRecord], partition: int | None = None, time_ms: int | None = None
+) -> list[Any]:
+    """Send ``records`` unchanged, including null values and missing headers; returns their offsets. ``time_ms`` is
+    their timestamp; by default they have none of their own.
+    """
     async with open_producer(bootstrap) as producer:
         sent = [
             await producer.send(
-                EVENTS.name, key=record.key, value=record.value, headers=list(record.headers), partition=partition
+                EVENTS.name,
+                key=record.key,
+                value=record.value,
+                headers=list(record.headers),
+                partition=partition,
+                timestamp_ms=time_ms,
             )
             for record in records
         ]

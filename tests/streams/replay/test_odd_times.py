@@ -6,12 +6,12 @@ import time
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from headrace.schemas.kafka.clients import open_admin, open_producer
+from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.side_topics import ReplayStage
 from headrace.schemas.topics import EVENTS
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from tests.clocks import with_producers_time
-from tests.streams.assembly.test_assembler import assembling, config, trajectories, until
+from tests.streams.assembly.test_assembler import assembling, config, produce, trajectories, until
 from tests.streams.builders import session
 
 pytestmark = pytest.mark.kafka
@@ -38,17 +38,8 @@ def any_times(kafka: str) -> str:
 @pytest.mark.parametrize(("partition", "ahead_ms"), [(0, 2 * 3_600_000), (1, 253_402_300_800_000)])
 async def test_a_replay_continues_where_live_processing_did(any_times: str, partition: int, ahead_ms: int) -> None:
     now_ms = time.time_ns() // 1_000_000
-    async with open_producer(any_times) as producer:
-        for name, time_ms in (("a", now_ms), ("b", now_ms + ahead_ms), ("c", now_ms + 5)):
-            for each in session(f"{partition}-{name}", "ask", "answer"):
-                await producer.send(
-                    EVENTS.name,
-                    key=each.key,
-                    value=each.value,
-                    headers=[*each.headers],
-                    partition=partition,
-                    timestamp_ms=time_ms,
-                )
+    for name, time_ms in (("a", now_ms), ("b", now_ms + ahead_ms), ("c", now_ms + 5)):
+        await produce(any_times, session(f"{partition}-{name}", "ask", "answer"), partition, time_ms)
     async with assembling(config(any_times, trust_producers_time=True)):
         await until(lambda: trajectories(any_times, f"{partition}-"), lambda found: f"{partition}-c" in found)
     replay = ReplayConfig(any_times, f"ahead-{partition}", ReplayStage.EVENTS, begin={partition: 0})
