@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tests.benchmarks.contender import Sample
+from tests.benchmarks.latency import ENDS
 from tests.benchmarks.report import quantile
 
 Figures = dict[str, Any]
@@ -39,20 +40,23 @@ def throughput(figures: Figures, path: Path) -> None:
 
 
 def latency(figures: Figures, path: Path) -> None:
-    """The cumulative share of groups by latency."""
-    seconds = figures["latencies_s"]
+    """The cumulative share of groups by latency, to each end."""
     figure = Figure(figsize=(9, 4), dpi=130, layout="constrained")
     axes = figure.subplots()
-    axes.plot(seconds, [(rank + 1) / len(seconds) for rank in range(len(seconds))], color=OURS, linewidth=2)
-    for share, name in ((0.5, "p50"), (0.99, "p99")):
-        at = quantile(seconds, share)
-        axes.plot([at], [share], "o", color=OURS)
-        axes.annotate(f"{name}  {at:.2f} s", (at, share), xytext=(8, -12), textcoords="offset points")
-    axes.set_title(f"last event → training record, at {figures['rate'] / 1e3:.0f} k events/s", loc="left")
+    for (name, seconds), colour in zip(figures["latencies_s"].items(), (OURS, PEER), strict=True):
+        shares = [(rank + 1) / len(seconds) for rank in range(len(seconds))]
+        axes.plot(seconds, shares, color=colour, linewidth=2, label=f"to the {ENDS[name]}")
+        for share, quantile_name in ((0.5, "p50"), (0.99, "p99")):
+            at = quantile(seconds, share)
+            axes.plot([at], [share], "o", color=colour)
+            text = f"{quantile_name}  {at:.2f} s"
+            axes.annotate(text, (at, share), xytext=(8, -12), textcoords="offset points", color=colour)
+    axes.set_title(f"from a group's last event, at {figures['rate'] / 1e3:.0f} k events/s", loc="left")
     axes.set_xlabel("seconds")
     axes.set_ylabel("share of the groups")
-    axes.set_xlim(0, max(1.0, seconds[-1]) * 1.05)
+    axes.set_xlim(0, max(1.0, *(seconds[-1] for seconds in figures["latencies_s"].values())) * 1.05)
     axes.set_ylim(0, 1.03)
+    axes.legend(loc="lower right", frameon=False)
     _plain(axes)
     axes.grid(alpha=0.25)
     figure.savefig(path)

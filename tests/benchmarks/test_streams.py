@@ -68,10 +68,14 @@ async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-async def test_every_group_of_the_flow_arrives_and_has_its_latency() -> None:
+@pytest.mark.clickhouse
+async def test_every_group_of_the_flow_arrives_and_has_its_latency(tmp_path: Path) -> None:
     figures = await latency.measure(4000, 3, print)
-    assert len(figures["latencies_s"]) == 4000 * 3 / EVENTS_EACH / SIZE
-    assert set(figures["cores"]) == {"assemble", "score", "group", "broker"}
+    assert {len(seconds) for seconds in figures["latencies_s"].values()} == {4000 * 3 / EVENTS_EACH / SIZE}
+    assert set(figures["cores"]) == {"assemble", "score", "group", "sink", "clickhouse", "broker"}
+    write({"latency": figures | {"about": ABOUT}}, tmp_path)
+    assert all(f"| to the {end} | " in (tmp_path / TABLE).read_text() for end in latency.ENDS.values())
+    assert (tmp_path / "latency.png").stat().st_size > 10_000
 
 
 @pytest.mark.kafka

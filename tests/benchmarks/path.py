@@ -1,0 +1,162 @@
+"""The whole path on servers of its own: assemble, score and group, the sink, and a ClickHouse, each a process.
+
+async with path(stage("score"), stage("group")) as running:
+    ended_ms = (await flow(running.kafka, rate, trajectories))["ended_ms"]
+    await running.training.until(set(ended_ms), running.children)
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+from clickhouse_connect.driver.client import Client
+
+from headrace.deploy.system.children import Child, Command
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.topics import PARTITIONS, TRAINING
+from headrace.streams.clickhouse.database import ensure_tables, open_client
+from tests.benchmarks.bench_sink import clickhouse
+from tests.benchmarks.cluster import Cluster, cluster
+from tests.benchmarks.contender import Contender, Start, check, prepared, running, worker
+from tests.benchmarks.peers import assembler
+
+ROOT = Path(__file__).parents[2]
+
+_GIVE_UP_S = 60.0
+_POLL_S = 0.05
+_ROWS_POLL_S = 0.1
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """When each group arrived, in Unix milliseconds."""
+
+    at_ms: dict[str, float] = field(default_factory=dict)
+
+    async def until(self, groups: set[str], children: Collection[Child]) -> None:
+        """Return once all ``groups`` have arrived. Raises ``RuntimeError`` if none did for a minute, or if one of
+        ``children`` ended.
+        """
+        moved_at, count = time.monotonic(), 0
+        while missing := groups - self.at_ms.keys():
+            if len(self.at_ms) > count:
+                moved_at, count = time.monotonic(), len(self.at_ms)
+            if time.monotonic() > moved_at + _GIVE_UP_S:
+                raise RuntimeError(f"{len(missing)} of {len(groups)} groups did not arrive")
+            check(children)
+            await asyncio.sleep(_POLL_S)
+
+    async def watch_training(self, bootstrap: str) -> None:
+        """Record when training records arrive at a reader of committed records, like the trainer, until cancelled."""
+        async with open_consumer(bootstrap) as consumer:
+            consumer.assign(await partitions_of(consumer, TRAINING))
+            await consumer.seek_to_beginning()
+            while True:
+                batches = await consumer.getmany(timeout_ms=100)
+                now = time.time() * 1000
+                for records in batches.values():
+                    self.at_ms.update((record.key.decode(), now) for record in records)
+
+    async def watch_rows(self, client: Client) -> None:
+        """Record when the rows of training records are first visible in ClickHouse, to 0.1 s, until cancelled."""
+        seen = [-1] * PARTITIONS
+        while True:
+            found = await asyncio.to_thread(
+                client.query,
+                "SELECT partition, max(offset), groupUniqArray(group_id) FROM training "
+                "WHERE offset > {seen:Array(Int64)}[partition + 1] GROUP BY partition",
+                parameters={"seen": seen},
+            )
+            now = time.time() * 1000
+            for partition, offset, groups in found.result_rows:
+                seen[partition] = offset
+                self.at_ms.update(dict.fromkeys(groups, now))
+            await asyncio.sleep(_ROWS_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPath:
+    """The processes of a path, and what arrives at its ends."""
+
+    kafka: Cluster
+    """The broker."""
+    client: Client
+    """A client of ClickHouse."""
+    by_name: dict[str, Child]
+    """headrace's processes."""
+    processes: dict[str, list[psutil.Process]]
+    """All processes, ``broker`` and ``clickhouse`` included."""
+    training: Arrivals
+    """Training records at a reader of committed records."""
+    rows: Arrivals
+    """Their rows in ClickHouse, if they are watched."""
+
+    @property
+    def children(self) -> Collection[Child]:
+        """headrace's processes."""
+        return self.by_name.values()
+
+
+@asynccontextmanager
+async def path(*workers: Contender, watch_rows: bool = False) -> AsyncIterator[RunningPath]:
+    """A fresh broker and ClickHouse with assemble, ``workers`` and the sink, in their default settings.
+
+    ``watch_rows``: query ClickHouse for new rows ten times a second, which costs it processor time.
+    """
+    async with AsyncExitStack() as servers:
+        kafka = await servers.enter_async_context(cluster())
+        url, server = servers.enter_context(clickhouse(None))
+        client = open_client(url)
+        servers.callback(client.close)
+        ensure_tables(client)
+        with ExitStack() as started:
+            children: dict[str, Child] = {}
+            for each in (
+                Contender("assemble", "assemble", assembler, ours=True),
+                *workers,
+                Contender("sink", "sink", _sink(url), writes=False),
+            ):
+                (children[each.name],) = started.enter_context(running(each, await prepared(kafka, each)))
+            processes = {name: [psutil.Process(child.pid)] for name, child in children.items()}
+            processes |= {"clickhouse": server, "broker": [kafka.broker]}
+            training, rows = Arrivals(), Arrivals()
+            async with asyncio.TaskGroup() as tasks:
+                watching = [tasks.create_task(training.watch_training(kafka.bootstrap))]
+                if watch_rows:
+                    watching.append(tasks.create_task(rows.watch_rows(client)))
+                yield RunningPath(kafka, client, children, processes, training, rows)
+                for each in watching:
+                    each.cancel()
+
+
+async def flow(kafka: Cluster, rate: float | None, trajectories: int) -> dict[str, Any]:
+    """The generator in a separate process, at ``rate`` events per second or as fast as the broker accepts them."""
+    argv = [sys.executable, "-m", "tests.benchmarks.flow", kafka.bootstrap, "--trajectories", str(trajectories)]
+    generator = await asyncio.create_subprocess_exec(
+        *argv, *(["--rate", str(rate)] if rate else []), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        written, _ = await generator.communicate()
+    finally:
+        if generator.returncode is None:
+            generator.kill()
+    if generator.returncode:
+        raise RuntimeError(f"the generator failed with status {generator.returncode}")
+    poured: dict[str, Any] = json.loads(written)
+    return poured
+
+
+def _sink(url: str) -> Callable[[Start], Command]:
+    def command(start: Start) -> Command:
+        made = worker("sink", start, {})
+        return replace(made, env={**made.env, "HEADRACE_CLICKHOUSE": url})
+
+    return command
