@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,13 +128,19 @@ async def path(*workers: Contender, watch_rows: bool = False) -> AsyncIterator[R
             processes = {name: [psutil.Process(child.pid)] for name, child in children.items()}
             processes |= {"clickhouse": server, "broker": [kafka.broker]}
             training, rows = Arrivals(), Arrivals()
-            async with asyncio.TaskGroup() as tasks:
-                watching = [tasks.create_task(training.watch_training(kafka.bootstrap))]
-                if watch_rows:
-                    watching.append(tasks.create_task(rows.watch_rows(client)))
+            watching = [training.watch_training(kafka.bootstrap), *([rows.watch_rows(client)] if watch_rows else [])]
+            async with in_background(*watching):
                 yield RunningPath(kafka, client, children, processes, training, rows)
-                for each in watching:
-                    each.cancel()
+
+
+@asynccontextmanager
+async def in_background(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``coroutines`` until the block ends; an exception in one of them ends the block."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(each) for each in coroutines]
+        yield
+        for each in running:
+            each.cancel()
 
 
 async def flow(kafka: Cluster, rate: float | None, trajectories: int) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def latency(figures: Figures, path: Path) -> None:
     axes.set_ylabel("share of the groups")
     axes.set_xlim(0, max(1.0, *(seconds[-1] for seconds in figures["latencies_s"].values())) * 1.05)
     axes.set_ylim(0, 1.03)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(frameon=False)
     _plain(axes)
     axes.grid(alpha=0.25)
     figure.savefig(path)

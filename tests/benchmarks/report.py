@@ -139,6 +139,18 @@ def replay(figures: Figures) -> str:
     return _section("`headrace replay`", text, _trajectories_a_second(figures), None, figures)
 
 
+def readers(figures: Figures) -> str:
+    """Commands that read the log."""
+    rows = [
+        (figures["titles"][name], f"{one['wall_s']:.1f} s", f"{one['cpu_s']:.1f} s", f"{one['memory_mb']:.0f}")
+        for name, one in figures["samples"].items()
+    ]
+    text = f"""A log of {figures["events"]:,} events in {figures["trajectories"]:,} trajectories, assembled, scored and
+        grouped, and a replay of them. One sample of each command, one after the other; the first only starts Python."""
+    table = table_of(("", "wall", "processor time", "MiB, peak"), rows)
+    return _section("Commands that read the log", text, table, None, figures)
+
+
 def latency(figures: Figures) -> str:
     """Last event to training record and to its row."""
     rows = [
@@ -231,6 +243,7 @@ SECTIONS = {
     "recovery": recovery,
     "remembered": remembered,
     "replay": replay,
+    "readers": readers,
     "whole_path": whole_path,
     "latency": latency,
 }

@@ -25,7 +25,18 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks import latency, plots, recovery, remembered, replay, report, throughput, whole_path, workers
+from tests.benchmarks import (
+    latency,
+    plots,
+    readers,
+    recovery,
+    remembered,
+    replay,
+    report,
+    throughput,
+    whole_path,
+    workers,
+)
 from tests.benchmarks.load import EVENTS_EACH
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,6 +52,8 @@ class Size:
     """Trajectories in the log for events → trajectories."""
     scored: int
     """Trajectories for the Faust workers and for replays."""
+    read: int
+    """Trajectories of the log that ledger, tail and diff read."""
     flow_s: float
     """Length of the flow whose latency is measured, in seconds."""
     path: int
@@ -62,6 +75,7 @@ class Size:
 FULL = Size(
     trajectories=600_000,
     scored=64_000,
+    read=120_000,
     flow_s=40,
     path=40_000,
     path_rounds=3,
@@ -74,6 +88,7 @@ FULL = Size(
 QUICK = Size(
     trajectories=80_000,
     scored=12_000,
+    read=4_000,
     flow_s=10,
     path=4_000,
     path_rounds=1,
@@ -103,6 +118,7 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
     "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),
     "remembered": lambda size, _, say: remembered.measure(size.remembered, size.rounds, say),
     "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
+    "readers": lambda size, _, say: readers.measure(size.read, say),
     "whole_path": lambda size, _, say: whole_path.measure(size.path, size.path_rounds, say),
     "latency": _latency,
 }

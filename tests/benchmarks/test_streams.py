@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench_policy, latency, remembered, report, throughput, whole_path
+from tests.benchmarks import bench_policy, latency, readers, remembered, report, throughput, whole_path
 from tests.benchmarks.flow import SIZE, schedule
 from tests.benchmarks.load import EVENTS_EACH
 from tests.benchmarks.peers import CONTENDERS, quix_python
@@ -87,6 +87,13 @@ async def test_the_whole_path_is_walked_and_every_process_has_its_share() -> Non
     assert all(us > 0 for us in one["us_per_event"].values())
     page = report.whole_path(figures | {"about": ABOUT})
     assert all(f"| {title} | " in page for title in (*whole_path.TITLES.values(), "all but the broker"))
+
+
+@pytest.mark.kafka
+async def test_commands_that_read_the_log_are_timed() -> None:
+    figures = await readers.measure(400, print)
+    assert figures["samples"].keys() == readers.COMMANDS.keys()
+    assert "| `headrace ledger` | " in report.readers(figures | {"about": ABOUT})
 
 
 @pytest.mark.kafka
