@@ -10,7 +10,7 @@ from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
-    from headrace.trainer.follower.follower import FollowerConfig
+    from headrace.trainer.follower.config import FollowerConfig
 
 _ANY_KEY = "0" * 64
 """Placeholder for the trainer's key while options are checked, which is before the key is created."""
@@ -20,7 +20,7 @@ def follower_config(settings: "Settings", *, trust: str | None = None) -> "Follo
     """Returns the follower's configuration. It trusts the key ``trust``, or that of the trainer on the same data
     folder, if there is one."""
     from headrace.deploy.configuration.settings import configured
-    from headrace.trainer.follower.follower import FollowerConfig
+    from headrace.trainer.follower.config import FollowerConfig
 
     engine, key = settings.required_address("vllm"), trust or _key_here(settings)
     return configured(
@@ -70,7 +70,7 @@ FOLLOWER = Process(
     settings=("kafka", "vllm"),
     needs=("kafka", "vllm"),
     prepare=make_signing_key,
-    configuration="headrace.trainer.follower.reconcile:FollowerConfig",
+    configuration="headrace.trainer.follower.config:FollowerConfig",
     configure=partial(follower_config, trust=_ANY_KEY),
     memory_mb=250,
 )

@@ -21,11 +21,10 @@ from headrace.schemas.model import Record
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS, Topic
 from headrace.schemas.wire import UnreadableRecord, decode, record_message
+from headrace.trainer.follower.config import FollowerConfig
 from headrace.trainer.follower.engine import open_engine
 from headrace.trainer.follower.memory import read_memory
-from headrace.trainer.follower.reconcile import Announce, Follower, FollowerConfig
-
-__all__ = ["FollowerConfig", "run_follower"]
+from headrace.trainer.follower.reconcile import Announce, Follower
 
 logger = logging.getLogger(__name__)
 

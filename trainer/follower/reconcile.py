@@ -6,12 +6,10 @@ an engine that was restarted and a follower that was killed in the middle of a s
 
 import logging
 import math
-import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
@@ -21,8 +19,23 @@ from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.redaction import redacted_address
-from headrace.schemas.stamp import RUN_NAME, Stamp, read_stamp, unverified_stamp
+from headrace.schemas.stamp import Stamp, read_stamp, unverified_stamp
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
+from headrace.trainer.follower.alerts import (
+    CANARY_MISMATCH,
+    ENGINE_FAILING,
+    ENGINE_TAKEN,
+    NO_GOOD_VERSION,
+    STORE_FAILING,
+    SWAP_REFUSED,
+    WEIGHTS_GAP,
+    WEIGHTS_MISSING,
+    WEIGHTS_UNTRUSTED,
+    WEIGHTS_UNUSABLE,
+    follower_alert,
+    record_alert_id,
+)
+from headrace.trainer.follower.config import FollowerConfig
 from headrace.trainer.follower.engine import VersionRefused, VllmEngine, VllmEngineError
 from headrace.trainer.follower.memory import write_memory
 from headrace.trainer.follower.swap import release_unverified, score_canaries, swap
@@ -37,25 +50,8 @@ from headrace.trainer.follower.versions import (
     target_version,
 )
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
-from headrace.trainer.weights.signing import require_public_key
 from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
-from headrace.trainer.weights.store_url import scheme_of
 from headrace.trainer.weights.unavailable import StoreUnavailable
-
-CANARY_MISMATCH = "canary_mismatch"
-WEIGHTS_UNUSABLE = "weights_unusable"
-SWAP_REFUSED = "swap_refused"
-NO_GOOD_VERSION = "no_good_version"
-WEIGHTS_UNTRUSTED = "weights_untrusted"
-WEIGHTS_GAP = "weights_gap"
-WEIGHTS_MISSING = "weights_missing"
-ENGINE_FAILING = "engine_failing"
-ENGINE_TAKEN = "engine_taken"
-STORE_FAILING = "store_failing"
-"""Kinds of alerts that a follower raises."""
-
-_DISTANCES = {"float32": (0.02, 1e-3), "bfloat16": (0.15, 0.15)}
-"""Type of the weights → default tolerance and noise (nats, root mean square)."""
 
 _UNTRUSTED_ALERTS = 10
 """Untrusted records for which a process publishes an alert each; further ones are only logged."""
@@ -64,81 +60,6 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 15.0
 """First and longest wait before missing objects are fetched again; each wait is twice the one before."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerConfig:
-    """Settings of a follower."""
-
-    bootstrap: str
-    """Kafka's bootstrap address."""
-    run: str
-    """Training run to follow."""
-    engine_url: str
-    """HTTP address of the vLLM server."""
-    engine: str
-    """The engine's name in ``applied`` and ``alerts``; one follower per engine."""
-    cache_dir: Path
-    """Folder for downloaded weights; the engine must have it under the same path."""
-    store_url: str
-    """Object store of the weights, as in the trainer's settings; weights are loaded from nowhere else."""
-    trust: tuple[str, ...] = ()
-    """Public keys of the trainers whose versions are loaded, as ``headrace keys`` prints them; several during a key
-    rotation. The local stack sets its own. A follower does not start without any."""
-    take_over: str | None = None
-    """Another run whose engine this follower may take over; otherwise an engine that serves another run is left alone.
-    Stop that run's follower first."""
-    canary_tolerance: float | None = None
-    """Largest distance (nats, root mean square) between the log-probabilities of engine and trainer at which a swap is
-    accepted; unset: 0.02 for float32 weights, 0.15 for bfloat16."""
-    canary_noise: float | None = None
-    """Distance that counts as noise if the version served before is unknown; unset: 0.001 for float32 weights, 0.15 for
-    bfloat16. An engine that computes in half precision with float32 weights needs 0.15 for both."""
-    poll_interval_s: float = 0.5
-    """Interval at which the engine's served version is checked, in seconds."""
-    engine_timeout_s: float = 60.0
-    """Timeout of a call to the engine, in seconds."""
-    failing_after_s: float = 30.0
-    """Seconds for which engine or store may fail before an alert is published."""
-    fetch_attempts: int = 3
-    """Attempts to fetch corrupt weights before the version is refused."""
-    fetch_patience_s: float = 600.0
-    """Seconds for which objects may be missing before the version is refused: a store may list them late, and an
-    operator may restore them. The previous version is served meanwhile."""
-    keep_versions: int = 4
-    """Number of downloaded versions that are kept."""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(RUN_NAME, self.run):
-            raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
-        if self.take_over is not None and (self.take_over == self.run or not re.fullmatch(RUN_NAME, self.take_over)):
-            raise ValueError(f"take_over is {self.take_over!r}: name the other run whose engine may be taken over")
-        scheme_of(self.store_url)  # raises for an invalid address
-        if not self.trust:
-            raise ValueError(
-                "trust is empty: name the public key of the run's trainer, as `headrace keys` prints it where the "
-                "trainer runs; without it anyone with write access to the log could make an engine load other weights"
-            )
-        for key in self.trust:
-            require_public_key(key)
-        if not 0 <= self.fetch_patience_s < math.inf:
-            raise ValueError(f"fetch_patience_s must be finite and not negative, not {self.fetch_patience_s}")
-        for dtype in _DISTANCES:
-            tolerance, noise = self.canary_bounds(dtype)
-            if not 0 < noise < math.inf or not 0 < tolerance < math.inf:
-                raise ValueError(
-                    f"canary_noise ({noise}) and canary_tolerance ({tolerance}) must be positive and finite"
-                )
-        if not 0 < self.poll_interval_s < math.inf:
-            raise ValueError(f"poll_interval_s must be positive, not {self.poll_interval_s}")
-        if self.keep_versions < 1 or self.fetch_attempts < 1:
-            raise ValueError("keep_versions and fetch_attempts must be at least 1")
-
-    def canary_bounds(self, dtype: str) -> tuple[float, float]:
-        """Returns tolerance and noise (nats, root mean square) for weights of type ``dtype``."""
-        tolerance, noise = _DISTANCES.get(dtype, _DISTANCES["float32"])
-        tolerance = tolerance if self.canary_tolerance is None else self.canary_tolerance
-        return tolerance, min(tolerance, noise if self.canary_noise is None else self.canary_noise)
 
 
 Announce = Callable[[Topic, Record, str], Awaitable[None]]
@@ -198,7 +119,7 @@ class Follower:
         if leaves_a_gap(pointer, self.versions):
             newest = self.versions.known[-1].version
             message = f"Version {pointer.version} follows version {newest}: the records between are missing in the log."
-            await self._alert(WEIGHTS_GAP, Severity.WARNING, message, id=_alert_id(WEIGHTS_GAP, self.config, place))
+            await self._alert(WEIGHTS_GAP, message, Severity.WARNING, place=place)
         self.versions = add_version(self.versions, pointer)
 
     async def report_untrusted(self, place: str, problem: str) -> None:
@@ -210,8 +131,7 @@ class Follower:
         if self.untrusted > _UNTRUSTED_ALERTS:
             logger.error("%s", message)
             return
-        id = _alert_id(WEIGHTS_UNTRUSTED, self.config, place)
-        await self._alert(WEIGHTS_UNTRUSTED, Severity.CRITICAL, message, id=id)
+        await self._alert(WEIGHTS_UNTRUSTED, message, place=place)
 
     async def reconcile(self) -> None:
         """Make the engine serve the target version.
@@ -412,7 +332,7 @@ class Follower:
                 f"Version {pointer.version} is announced, and its objects have been missing for {now - since:.0f} s "
                 f"({error}); it is refused after {self.config.fetch_patience_s:.0f} s (fetch_patience_s)."
             )
-            await self._alert(WEIGHTS_MISSING, Severity.WARNING, message)
+            await self._alert(WEIGHTS_MISSING, message, Severity.WARNING)
         return False
 
     async def _refuse(
@@ -430,19 +350,9 @@ class Follower:
         self.versions = refused(self.versions, pointer)
         instead = target_version(self.versions)
         remedy = "no version is left to serve" if instead is None else f"version {instead.version} is served instead"
-        alert = Alert(
-            run=pointer.run,
-            source=f"follower {self.config.engine}",
-            kind=kind,
-            severity=Severity.CRITICAL,
-            message=f"Version {pointer.version}: {problem}; {remedy}.",
-            details={
-                "engine": self.config.engine,
-                "version": pointer.version,
-                "manifest_sha256": pointer.sha256,
-                **figures,
-            },
-        )
+        message = f"Version {pointer.version}: {problem}; {remedy}."
+        details = {"version": pointer.version, "manifest_sha256": pointer.sha256, **figures}
+        alert = follower_alert(self.config, kind, message, Severity.CRITICAL, details)
         logger.error("%s", alert.message)
         await self.announce(ALERTS, alert, derived_id(Alert.TYPE, kind, alert.run, alert.source, pointer.sha256))
         self._remember()  # after the alert: a follower that dies in between publishes it again, with the same id
@@ -474,7 +384,7 @@ class Follower:
                 f"take_over={stamp.run!r} for this follower."
             )
             logger.error("%s", message)
-            await self._alert(ENGINE_TAKEN, Severity.CRITICAL, message)
+            await self._alert(ENGINE_TAKEN, message)
         return True
 
     async def _without_target(self, stamp: Stamp) -> bool:
@@ -485,7 +395,6 @@ class Follower:
             self.alerted.add(NO_GOOD_VERSION)
             await self._alert(
                 NO_GOOD_VERSION,
-                Severity.CRITICAL,
                 f"Every known version of run {self.config.run!r} was refused: what {self.config.engine} samples names "
                 "no version and will not be trained. Publish a new version.",
             )
@@ -499,20 +408,11 @@ class Follower:
         if failing_s >= self.config.failing_after_s and kind not in self.alerted:
             self.alerted.add(kind)
             message = f"{what} has been failing for {failing_s:.0f} s ({error}); still trying. Check that it runs."
-            await self._alert(kind, Severity.CRITICAL, message)
+            await self._alert(kind, message)
 
-    async def _alert(self, kind: str, severity: Severity, message: str, *, id: str | None = None) -> None:
-        alert = Alert(
-            run=self.config.run,
-            source=f"follower {self.config.engine}",
-            kind=kind,
-            severity=severity,
-            message=message,
-            details={"engine": self.config.engine},
-        )
-        await self.announce(ALERTS, alert, id or uuid7())
-
-
-def _alert_id(kind: str, config: FollowerConfig, place: str) -> str:
-    """Returns the same id for the same record, so that a restarted follower repeats no alert."""
-    return derived_id(Alert.TYPE, kind, config.run, config.engine, place)
+    async def _alert(
+        self, kind: str, message: str, severity: Severity = Severity.CRITICAL, *, place: str | None = None
+    ) -> None:
+        """Publish an alert; about the record at ``place`` of the log only one, also after a restart."""
+        id = uuid7() if place is None else record_alert_id(kind, self.config, place)
+        await self.announce(ALERTS, follower_alert(self.config, kind, message, severity), id)

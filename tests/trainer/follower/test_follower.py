@@ -27,8 +27,9 @@ from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Canary, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
 from headrace.schemas.wire import decode, record_message
-from headrace.trainer.follower.follower import FollowerConfig, announcer, run_follower
-from headrace.trainer.follower.reconcile import CANARY_MISMATCH, ENGINE_TAKEN, WEIGHTS_UNTRUSTED
+from headrace.trainer.follower.alerts import CANARY_MISMATCH, ENGINE_TAKEN, WEIGHTS_UNTRUSTED
+from headrace.trainer.follower.config import FollowerConfig
+from headrace.trainer.follower.follower import announcer, run_follower
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.weights.canary import make_prompts
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
@@ -58,7 +59,8 @@ DIES_IN_THE_SWAP = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from headrace.trainer.follower.engine import VllmEngine
-from headrace.trainer.follower.follower import FollowerConfig, run_follower
+from headrace.trainer.follower.config import FollowerConfig
+from headrace.trainer.follower.follower import run_follower
 
 async def die(self, *arguments):
     os.kill(os.getpid(), signal.SIGKILL)

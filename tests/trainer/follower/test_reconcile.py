@@ -9,8 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.weights import Applied, Canary, Weights
 from headrace.schemas.stamp import unverified_stamp
-from headrace.trainer.follower.memory import memory_file, read_memory
-from headrace.trainer.follower.reconcile import (
+from headrace.trainer.follower.alerts import (
     CANARY_MISMATCH,
     ENGINE_FAILING,
     ENGINE_TAKEN,
@@ -20,9 +19,10 @@ from headrace.trainer.follower.reconcile import (
     WEIGHTS_MISSING,
     WEIGHTS_UNTRUSTED,
     WEIGHTS_UNUSABLE,
-    Follower,
-    FollowerConfig,
 )
+from headrace.trainer.follower.config import FollowerConfig
+from headrace.trainer.follower.memory import memory_file, read_memory
+from headrace.trainer.follower.reconcile import Follower
 from headrace.trainer.follower.versions import KnownVersions, add_version
 from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
 from headrace.trainer.weights.signing import SigningKey

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.follower.reconcile import WEIGHTS_GAP, WEIGHTS_UNTRUSTED, Follower, FollowerConfig
+from headrace.trainer.follower.alerts import WEIGHTS_GAP, WEIGHTS_UNTRUSTED
+from headrace.trainer.follower.config import FollowerConfig
+from headrace.trainer.follower.reconcile import Follower
 from headrace.trainer.follower.trust import MAX_VERSION, problem_with
 from headrace.trainer.follower.versions import KnownVersions, add_version, mark_fetched
 from headrace.trainer.weights.signing import SigningKey
