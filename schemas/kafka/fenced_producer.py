@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced
+from aiokafka.errors import IllegalOperation, KafkaError, KafkaTimeoutError, ProducerFenced, UnknownError
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
 from headrace.schemas.kafka.clients import new_producer, retrieve, start_client, stop_producer
@@ -124,14 +124,28 @@ class FencedProducer:
         except BaseException as error:
             cause = cause_of(self.kafka, error)
             if aborts and not self.kafka._txn_manager.is_fatal_error():
-                await self.kafka.abort_transaction()
+                await _ended(self.kafka.abort_transaction())
                 self._unusable = None
             if cause is not error:
                 raise cause from error
             raise
-        await self.kafka.commit_transaction()
+        await _ended(self.kafka.commit_transaction())
         self._unusable = None
         return result
+
+
+async def _ended(end: Awaitable[None]) -> None:
+    """Await the end of a transaction. Raises ``ProducerFenced`` if the broker is just fencing the producer.
+
+    Kafka's coordinator (4.3) then fails with an internal error, ``IllegalStateException: … while it already a pending
+    state PREPARE_EPOCH_FENCE``. After any other internal error of it, a new start determines how the transaction ended.
+    """
+    try:
+        await end
+    except KafkaError as error:
+        if isinstance(error, UnknownError) or isinstance(error.__cause__, UnknownError):
+            raise ProducerFenced("the broker failed to end a transaction, as it does while it fences") from error
+        raise
 
 
 def cause_of(producer: AIOKafkaProducer, error: BaseException) -> BaseException:

@@ -1,6 +1,7 @@
 """One producer at a time under a transactional id, on a real broker."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -10,7 +11,9 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     ProducerFenced,
     TopicAuthorizationFailedError,
+    UnknownError,
 )
+from aiokafka.producer.sender import EndTxnHandler
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, cause_of, open_fenced_producer
@@ -73,6 +76,31 @@ async def test_a_successor_fences_it_also_between_two_sends(kafka: str) -> None:
         with pytest.raises(ProducerFenced):
             await write(first, "between-later")
     assert await written(kafka, "between-") == ["between-kept"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_end_that_fails_while_the_broker_fences_is_reported_as_fenced(
+    kafka: str, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Kafka 4.3 answers END_TXN with an internal error while a successor's start is being written."""
+
+    def internal_error(self: EndTxnHandler, response: Any) -> float | None:
+        response.error_code = UnknownError.errno
+        return handle(self, response)
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.send(REWARDS, message("internal"), 0)
+        if fails:
+            raise ValueError("ours")
+
+    handle = EndTxnHandler.handle_response
+    async with open_fenced_producer(kafka, f"internal-{fails}", timeout_ms=TIMEOUT_MS) as producer:
+        monkeypatch.setattr(EndTxnHandler, "handle_response", internal_error)
+        with pytest.raises(ProducerFenced, match="failed to end a transaction"):
+            await producer.transact(work, within_s=60, what="a test's transaction")
+        with pytest.raises(ProducerFenced):
+            await write(producer, "internal-later")
 
 
 @pytest.mark.kafka
