@@ -23,6 +23,8 @@ from headrace.trainer.losses.registry import loss_named  # noqa: F401  imported 
 from headrace.trainer.model.load import load_model  # noqa: F401
 from tests.trainer.running import trainer_config
 
+ENDS_WITHIN_S = 120
+
 
 def live(death: str, config) -> None:
     """Run one instance; returns if it is not killed."""
@@ -46,7 +48,7 @@ def live(death: str, config) -> None:
     async def run() -> None:
         nonlocal loop
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(run_trainer(config, stop=stop, ready=lambda: None, reached=reached), 40)
+        await asyncio.wait_for(run_trainer(config, stop=stop, ready=lambda: None, reached=reached), ENDS_WITHIN_S)
 
     loop: asyncio.AbstractEventLoop
     asyncio.run(run())

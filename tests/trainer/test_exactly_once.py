@@ -25,6 +25,7 @@ from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, records
+from tests.trainer.killed import ENDS_WITHIN_S
 from tests.trainer.running import payloads
 
 pytestmark = pytest.mark.kafka
@@ -81,12 +82,16 @@ async def run_instances(kafka, run, base, folder, deaths):
         sys.executable, "-m", "tests.trainer.killed", kafka, run, str(base), str(folder), json.dumps(SETTINGS), *deaths,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
+    errors = asyncio.create_task(process.stderr.read())
+    ended = []
     try:
-        out, error = await asyncio.wait_for(process.communicate(), 300)
+        while line := await asyncio.wait_for(process.stdout.readline(), ENDS_WITHIN_S + 30):
+            ended.append(line.decode().strip())
+        return ended, (await errors).decode()[-4000:]
     finally:
         if process.returncode is None:
             process.kill()
-    return out.decode().splitlines(), error.decode()[-4000:]
+            await process.wait()
 
 
 async def published(kafka, run, folder):
