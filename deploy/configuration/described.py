@@ -1,7 +1,8 @@
 """Describes a configuration from its source code: each option's name, type, default and docstring.
 
 A configuration is a frozen dataclass whose fields have a docstring below them; a field may be another such dataclass,
-which is a table in TOML. ``headrace settings trainer``, the commented TOML and error messages use the descriptions.
+which is a table in TOML. A field that the class computes itself (``init=False``) is not an option. ``headrace settings
+trainer``, the commented TOML and error messages use the descriptions.
 """
 
 import ast
@@ -53,7 +54,7 @@ def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = Non
     """
     hints = get_type_hints(configuration, include_extras=True)
     docstrings = docstrings_of(configuration)
-    for field in dataclasses.fields(configuration):
+    for field in _settable(configuration):
         made = field.default
         if field.default_factory is not dataclasses.MISSING:
             made = field.default_factory()
@@ -83,7 +84,7 @@ def with_table_defaults(configuration: type, values: Mapping[str, Any], made_wit
     """
     hints = get_type_hints(configuration, include_extras=True)
     filled = dict(values)
-    for field in dataclasses.fields(configuration):
+    for field in _settable(configuration):
         own = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         made = own if made_with is None else getattr(made_with, field.name)
         table = _table(_bare(hints[field.name]))
@@ -111,6 +112,10 @@ def docstrings_of(documented: type) -> dict[str, str]:
                 ):
                     found[name] = " ".join(text.replace("``", "`").split())
     return found
+
+
+def _settable(configuration: type) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(configuration) if field.init]
 
 
 def _bare(kind: Any) -> Any:

@@ -43,7 +43,7 @@ def as_values(options: Sequence[Option]) -> dict[str, dict[str, Any]]:
 
 def toml_of(configuration: Any, at: tuple[str, ...] = ()) -> str:
     """Returns a configuration's values as TOML, without unset options."""
-    values = {field.name: getattr(configuration, field.name) for field in fields(configuration)}
+    values = {field.name: getattr(configuration, field.name) for field in fields(configuration) if field.init}
     tables = {name: value for name, value in values.items() if is_dataclass(value)}
     head = [f"[{'.'.join(at)}]"] if at else []
     lines = [

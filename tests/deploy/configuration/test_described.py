@@ -53,6 +53,8 @@ class Cake:
     """A file, or a number in the book."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Anything."""
+    crumbs: Filling = field(init=False)
+    """Computed from the other fields, so it is not an option."""
 
 
 def test_every_option_has_its_path_type_default_and_docstring() -> None:

@@ -37,6 +37,11 @@ class Cake:
     """What is inside."""
     layers: tuple[float, float] = (1.0, 2.0)
     """Heights."""
+    crumbs: Filling = field(init=False)
+    """What falls off."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "crumbs", self.filling)
 
 
 def read(values: dict[str, object], *assignments: str) -> Cake:
@@ -59,6 +64,7 @@ def test_a_whole_table_can_be_set() -> None:
     [
         ({"nmae": 1}, "cake.toml: there is no option nmae. Did you mean name? Options: name, recipe, "),
         ({"filling": {"tastes": 1}}, "no option filling.tastes. Did you mean taste? Options in [filling]: "),
+        ({"crumbs": {"grams": 1}}, "cake.toml: there is no option crumbs."),
         ({"grams": 1}, "cake.toml: there is no option grams. Did you mean filling.grams?"),
         ({"filling": {"taste": "salty"}}, 'filling.taste is "salty". Allowed: sweet or sour. How it tastes.'),
         ({"filling": {"grams": "many"}}, 'cake.toml: filling.grams is "many". Allowed: whole number. How much.'),

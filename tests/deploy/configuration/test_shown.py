@@ -36,6 +36,11 @@ class Cake:
     """What is on it."""
     guests: tuple[str, ...] = ('Zoë "Z"',)
     """Who comes."""
+    slices: int = field(init=False)
+    """One for each guest."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slices", len(self.guests))
 
 
 CAKE = [*describe(Cake)]
