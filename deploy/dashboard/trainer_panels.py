@@ -20,7 +20,7 @@ TRAINER_PANELS: tuple[Panel, ...] = (
     Panel(
         "now",
         "The run's current state. groups_waiting: groups that were formed, but neither trained nor rejected yet. "
-        "groups_under_way: groups in flight, which were started and have trajectories without a fate. groups_granted: "
+        "groups_in_flight: those that were started and have trajectories without a fate. groups_granted: "
         "how many groups the trainer's budget allows in flight, null if it published no budget.",
         f"""
         SELECT
@@ -35,7 +35,7 @@ TRAINER_PANELS: tuple[Panel, ...] = (
              WHERE group_id != '' AND {_RUN}
              AND JSONExtractString(payload, 'purpose') IN ('', 'train')
              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
-             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_under_way,
+             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_in_flight,
             (SELECT if(count() = 0, NULL, argMax(max_groups, (version, time))) FROM budget WHERE {_RUN})
             AS groups_granted,
             (SELECT argMax(groups_per_step, (version, time)) FROM budget WHERE {_RUN}) AS groups_per_step
@@ -52,7 +52,7 @@ TRAINER_PANELS: tuple[Panel, ...] = (
         """,
     ),
     Panel(
-        "turned_away",
+        "rejected",
         "Trajectories that the trainer rejected, by reason.",
         f"""
         SELECT reason, uniqExact(trajectory_id) AS trajectories FROM rejected FINAL

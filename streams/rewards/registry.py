@@ -28,10 +28,11 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-_SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)
+SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)
+"""Specs that come with headrace."""
 
-OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in _SHIPPED}
-"""Specs that come with headrace, by label."""
+OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}
+"""``SHIPPED`` by label."""
 
 ANY_AGENT = "*"
 """Key for every agent that is not listed."""

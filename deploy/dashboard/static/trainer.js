@@ -122,10 +122,10 @@ function drawTiles(panels) {
 // Compares the groups in flight with the budget. Tables are filled one after another, so the groups of a step may still
 // seem to be in flight: only an excess of more than a step's groups is a warning.
 function trainerTile([word, share], now) {
-  const granted = now.groups_granted == null ? "" : `, ${now.groups_under_way} of ${now.groups_granted} in flight`;
+  const granted = now.groups_granted == null ? "" : `, ${now.groups_in_flight} of ${now.groups_granted} in flight`;
   // After the last step the budget is 0: groups that are still in flight then are left over, which is no error.
   if (now.groups_granted === 0) return tile("Trainer", "finished", `the last step is trained · ${now.groups_waiting} groups left over`);
-  const over = now.groups_granted != null && now.groups_under_way > now.groups_granted + now.groups_per_step;
+  const over = now.groups_granted != null && now.groups_in_flight > now.groups_granted + now.groups_per_step;
   const box = tile("Trainer", word, `${share} · ${now.groups_waiting} groups waiting${granted}${over ? ": do the samplers’ shares add up to more than 1?" : ""}`);
   if (over) box.dataset.warning = "yes";
   return box;
@@ -133,7 +133,7 @@ function trainerTile([word, share], now) {
 
 function drawRejected(panel) {
   const rows = rowsOf(panel).map((row) => ({ name: row.reason.replaceAll("_", " "), count: row.trajectories, colour: "--quiet" }));
-  fill("turned_away", rows.length ? barTable(rows) : element("div", { className: "empty" }, "None."));
+  fill("rejected", rows.length ? barTable(rows) : element("div", { className: "empty" }, "None."));
 }
 
 // All metrics of the newest step; those that are not in the registry come last.
@@ -161,7 +161,7 @@ fetch("/api/metrics").then((answer) => answer.json()).then((metrics) => {
   livePage(({ panels }) => {
     drawTiles(panels);
     drawCharts(panels.steps);
-    drawRejected(panels.turned_away);
+    drawRejected(panels.rejected);
     drawAlerts(panels.alerts);
     drawNewest(panels.steps);
   });

@@ -95,7 +95,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         assert "Warning: effective sample size below 0.3." in page.locator("#ess .about").inner_text()
         assert "step skipped" in page.locator("#alerts").inner_text()
         assert "1 skipped" in page.locator(".tile").first.inner_text()
-        rest = "{groups_granted: 0, groups_waiting: 10, groups_under_way: 30, groups_per_step: 8}"
+        rest = "{groups_granted: 0, groups_waiting: 10, groups_in_flight: 30, groups_per_step: 8}"
         ended = page.evaluate(f"trainerTile(['starved', '52 % in wait'], {rest}).innerText")
         assert "finished" in ended
         assert "samplers" not in ended

@@ -113,16 +113,16 @@ def test_waiting_groups_rejections_and_alerts_of_a_trainer_are_shown(dashboard: 
     assert (now["step"], now["published"], now["skipped"]) == (11, 11, 1)
     trained = {row["fate"]: row["groups"] for row in panel(dashboard, "groups") if row["version"] == 11}
     assert now["groups_waiting"] == trained["kept"]  # those of the newest version, which no step has trained yet
-    assert now["groups_under_way"] == trained["kept"] + 1  # and one in flight; evaluations do not count
+    assert now["groups_in_flight"] == trained["kept"] + 1  # and one in flight; evaluations do not count
     assert (now["groups_granted"], now["groups_per_step"]) == (16, 8)
-    assert panel(dashboard, "turned_away", page="/trainer") == [{"reason": "stale", "trajectories": 3}]
+    assert panel(dashboard, "rejected", page="/trainer") == [{"reason": "stale", "trajectories": 3}]
     assert [row["kind"] for row in panel(dashboard, "alerts", page="/trainer")] == ["step_skipped"]
 
 
 @pytest.mark.clickhouse
 def test_a_run_without_a_budget_has_no_granted_groups(dashboard: str) -> None:
     (now,) = panel(dashboard, "now", "none", "/trainer")
-    assert (now["groups_under_way"], now["groups_granted"]) == (0, None)
+    assert (now["groups_in_flight"], now["groups_granted"]) == (0, None)
 
 
 @pytest.mark.clickhouse
@@ -136,7 +136,7 @@ def test_the_trainers_page_shows_one_run_at_a_time(dashboard: str) -> None:
 def test_every_metric_of_a_chart_is_declared() -> None:
     script = (STATIC / "trainer.js").read_text()
     named = set(re.findall(r'"([a-z]+(?:_[a-z0-9]+)+)"', script)) | {"loss", "entropy"}
-    assert named - set(METRICS) <= {"turned_away", "step_skipped"}
+    assert named - set(METRICS) <= {"step_skipped"}
     assert len(named & set(METRICS)) > 20
 
 

@@ -9,8 +9,8 @@ import pytest
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.registry import (
-    _SHIPPED,
     OURS,
+    SHIPPED,
     RewardNotLoaded,
     Rewards,
     load_spec,
@@ -139,4 +139,4 @@ def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_shipped_spec_has_a_label_of_its_own() -> None:
-    assert len(OURS) == len(_SHIPPED)
+    assert len(OURS) == len(SHIPPED)

@@ -34,7 +34,7 @@ def test_the_budget_is_the_next_step_and_as_many_more_as_may_be_ahead(settings, 
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(0, 8), st.integers(0, 200))
-def test_it_equals_areals_rule_for_the_next_group_to_be_begun(version, per_step, ahead, under_way):
+def test_it_equals_areals_rule_for_the_next_group_to_be_begun(version, per_step, ahead, in_flight):
     budget = budget_at(version, replace(CONFIG, groups_per_step=per_step, max_steps_ahead=ahead).budget)
-    number = version * per_step + under_way + 1  # trained ones, those in flight, and the next
-    assert ((number - 1) // per_step <= version + ahead) == (under_way + 1 <= budget.max_groups)
+    number = version * per_step + in_flight + 1  # trained ones, those in flight, and the next
+    assert ((number - 1) // per_step <= version + ahead) == (in_flight + 1 <= budget.max_groups)
