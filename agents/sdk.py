@@ -1,4 +1,4 @@
-"""The SDK, which sends an agent's work as events to Kafka. An agent needs three lines:
+"""The SDK, which sends an agent's work as events to Kafka. An agent needs a few lines:
 
     headrace = Headrace("localhost:9092", source="checkout-helper")
 

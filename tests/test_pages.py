@@ -71,6 +71,7 @@ def run(*argv: str, cwd: Path = ROOT, **environment: str) -> subprocess.Complete
 def test_every_snippet_is_run_by_a_test() -> None:
     run_here = {
         "tour",
+        "first-events",
         "sdk",
         "openai",
         "langchain",
@@ -165,13 +166,14 @@ def problem_of(line: str) -> str | None:
     return f"no option {unknown[0]}" if unknown else None
 
 
-def test_a_reward_is_tried_without_a_broker() -> None:
-    done = run(sys.executable, "-c", BLOCKS["drive"])
+def test_a_reward_is_tried_without_a_broker(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(BLOCKS["reward"])
+    done = run(sys.executable, "-c", BLOCKS["drive"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.kafka
-async def test_three_lines_in_an_agent(kafka: str) -> None:
+async def test_a_few_lines_in_an_agent(kafka: str) -> None:
     done = await asyncio.to_thread(run, sys.executable, "-c", BLOCKS["sdk"].replace("localhost:9092", kafka))
     assert (done.returncode, done.stderr) == (0, "")
     types = [dict(record.headers)["ce_type"].decode() async for record in read_to_end(kafka, EVENTS)]
@@ -183,6 +185,15 @@ async def test_three_lines_in_an_agent(kafka: str) -> None:
         "trajectory.ended.v1",
     ]
     assert len([record async for record in read_to_end(kafka, FEEDBACK)]) == 1
+
+
+@pytest.mark.kafka
+async def test_the_first_events(kafka: str) -> None:
+    done = await asyncio.to_thread(run, sys.executable, "-c", BLOCKS["first-events"].replace("localhost:9092", kafka))
+    assert (done.returncode, done.stderr) == (0, "")
+    started, called, ended = await payloads_of_last(kafka, 3)
+    assert (started["agent"], called["messages"][0]["content"]) == ("checkout", "We have both.")
+    assert (ended["answer"], ended["outcome"]) == ("in stock", 1.0)
 
 
 @pytest.mark.kafka
@@ -250,7 +261,9 @@ def test_the_tour(tmp_path: Path) -> None:
     done = run("bash", "-euo", "pipefail", "-c", tour, HEADRACE_DATA=str(tmp_path / "data"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "adds up" in done.stdout.lower()
-    assert "the second time, nothing new is sent" in done.stdout
+    first, second = re.findall(r"(\d+) events sent, (\d+) already in the log; 4 bad lines", done.stdout)
+    assert int(first[0]) == int(second[1]) > 0
+    assert first[1] == second[0] == "0"
     assert "brief@1: 0 errors" in done.stdout
     assert done.stdout.count("/metrics") >= 3
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
