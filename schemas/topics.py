@@ -61,7 +61,8 @@ class Topic:
 
 
 PARTITIONS = 4
-"""Partitions of the topics that carry trajectories. ``trajectories`` must have as many as ``events``."""
+"""Partitions of the topics that carry trajectories. ``trajectories`` must have as many as ``events``, and so must
+``feedback`` if a reward uses it."""
 
 EVENTS = Topic(
     "events",

@@ -51,7 +51,8 @@ class WorkersConfig:
     processors: tuple[str, ...] = PROCESSORS
     """The ``PROCESSORS`` that run in this process."""
     group_timeout_s: float = 600.0
-    """Seconds of stream time from a group's first reward until the group is rejected as incomplete."""
+    """Seconds of stream time from a group's first reward until the group, if still incomplete, is rejected, or shrunk
+    to the members that arrived (``incomplete`` of its policy)."""
     remember_s: float = 24 * 3600.0
     """Seconds of stream time for which a closed group is remembered, to tell duplicates from late rewards."""
     batch: int = 500

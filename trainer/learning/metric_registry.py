@@ -1,7 +1,7 @@
 """Every metric of a step: name, unit, meaning and warning threshold. Declared here, once.
 
 ``Step.metrics``, Prometheus (``headrace_trainer_…``), the dashboard's trainer page, TensorBoard, W&B and METRICS.md
-take their names and descriptions from this table. A metric that is not in it fails a test: add a line, nothing else.
+take their names and descriptions from this table. A metric that is computed and is not in it fails a test.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Subject(StrEnum):
     OFF_POLICY = (
         "Off-policy",
         "Distance of the policy from the behaviour policies: importance ratio ρ = π / π_behaviour of a token, with π "
-        "the policy before the step's first update. Changes within the step are in the metrics of sub-steps alone.",
+        "the policy before the step's first update. Changes within the step are only in the sub-step metrics.",
     )
     CLIPPING = "Clipping and masking", "Which tokens the loss and its corrections clip or mask."
     STALENESS = "Staleness", "Age of the tokens, in policy versions."
