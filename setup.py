@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the extension module knows which sources it was built from.
+"""Builds the extension module, and records the hash of its sources in it.
 
 Without a C++ compiler the installation continues without the module, and the assembler works without it, at a fraction
 of its speed.

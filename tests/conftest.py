@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.deploy.system.children import Child
     from tests.s3proxy.server import S3Server
 
-# How long an example takes says how busy the machine is, and nothing of the code.
+# How long an example takes depends on the machine's load, not on the code.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # For who asks only whether a test fails (tests/mutation): no example is made smaller, or kept for the next run.
 settings.register_profile(

@@ -84,7 +84,8 @@ def main() -> None:
             f"The bandit of `tests/trainer/bandit.py`, trained by the trainer's own learner on answers sampled some "
             f"versions ago: {STEPS} steps, two sub-steps each, seeds 0–{len(SEEDS) - 1}, mean ± deviation. The arms "
             "named dapo and decoupled have the same clip (0.2), normaliser and advantages, and differ in what the "
-            "ratio is measured against.",
+            "ratio is measured against: π_b is the policy that sampled a token, π_prox the policy before the step. C "
+            "is the largest importance weight that truncation leaves.",
             f"Mean expected reward over all steps (how soon the optimum of 1 is reached):\n\n{rewards}",
             f"Share of tokens that the clip touched:\n\n{shares}",
             "Measured around π_b, the clip mistakes what earlier steps have learnt for a step that is too large, and "

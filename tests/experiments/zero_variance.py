@@ -1,4 +1,4 @@
-"""Groups whose rewards are all equal: dropping them changes no gradient but the batch size.
+"""Groups whose rewards are all equal: dropping them changes only the gradient's divisor.
 
 python -m tests.experiments.zero_variance
 """
@@ -142,7 +142,7 @@ def main() -> None:
     curves.legend(fontsize=8)
     write(
         "zero_variance",
-        "Groups of equal rewards: dropping them changes no gradient but the batch size",
+        "Groups of equal rewards: dropping them changes only the gradient's divisor",
         [
             f"The bandit of `tests/trainer/bandit.py`, {len(LENGTHS)} groups of {PER_PROMPT} per step, "
             f"{Baseline.MEAN}-baseline, {STEPS} steps, seeds "

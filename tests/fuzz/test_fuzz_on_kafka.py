@@ -60,7 +60,7 @@ def test_no_process_ends_and_every_trajectory_has_its_fate(kafka: str, tmp_path:
         deadline = time.monotonic() + 180
         while True:
             there, found = asyncio.run(fates(kafka))
-            # The first cases open as many trajectories, but for those that are broken beyond any.
+            # The first cases open as many trajectories, except those too broken to belong to a trajectory.
             if len(there) > CASES * 0.8 and there == set(found):
                 break
             assert time.monotonic() < deadline, f"{len(there)} trajectories, {len(found)} fates\n{end_of(workers.log)}"

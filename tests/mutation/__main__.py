@@ -129,7 +129,7 @@ class _Tests:
 
     def __init__(self, copy: Path) -> None:
         self._copy = copy
-        self._sound: set[str] = set()  # files that pass without a mutant, as far as that was asked
+        self._sound: set[str] = set()  # files that pass without a mutant, of those that were run
         told = {"PYTHONPATH": str(copy / "src"), "CI": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mutation.forked"], cwd=copy, env=os.environ | told,

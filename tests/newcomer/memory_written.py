@@ -37,7 +37,9 @@ THE_TYPE = (
     ),
     Edit("schemas/events.py", "    | SubagentStarted", "    | MemoryWritten\n"),
 )
-"""The definition. With it alone mypy names the files of :data:`WHAT_MYPY_ASKS_FOR`, and a test that of the example."""
+"""The definition. With it alone mypy names the files of :data:`WHAT_MYPY_ASKS_FOR`, and a test reports that the example
+is missing.
+"""
 
 WHAT_MYPY_ASKS_FOR = (
     Edit(
