@@ -12,17 +12,15 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, cimpl
 
-from headrace.streams.assembly.message_reader import MessageReader
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
+from headrace.streams.reading.message_reader import BATCH, MessageReader
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 200
-"""Records per read."""
-
-_QUEUE_KB = 8 * 1024
-"""Largest amount of fetched and unread data, in KiB."""
+QUEUE_KB = 8 * 1024
+"""Default of the fetched and unread payloads, in KiB, from which on nothing more is fetched. A process holds five times
+as much: with headers and librdkafka's own records, and with a last fetch, which is compressed tenfold or less."""
 
 
 class PartitionReader(Protocol):
@@ -37,9 +35,9 @@ class PartitionReader(Protocol):
     def end(self) -> int | None:
         """Log end offset as of the last fetch; ``None`` before it."""
 
-    def read(self) -> Sequence[LogRecord]:
-        """Returns the next records, or none; does not wait. Raises ``KafkaException`` if the partition cannot be read,
-        after all records before the error were returned.
+    def read(self, most: int = BATCH) -> Sequence[LogRecord]:
+        """Returns the next records, at most ``most``, or none; does not wait. Raises ``KafkaException`` if the
+        partition cannot be read, after all records before the error were returned.
         """
 
     def close(self) -> None:
@@ -63,42 +61,50 @@ class ArrivalReader:
     def end(self) -> int | None:
         return self._log.end
 
-    def read(self) -> Sequence[LogRecord]:
+    def read(self, most: int = BATCH) -> Sequence[LogRecord]:
         if not self._error:
-            arrivals, self._error = self._log.read(_BATCH)
+            arrivals, self._error = self._log.read(most)
             if arrivals or not self._error:
                 return arrivals
         error, self._error = self._error, 0
         raise KafkaException(KafkaError(error))
 
 
-@asynccontextmanager
-async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
-    """Opens a reader of the committed records of ``topic[partition]`` from ``offset`` on; closes it on exit."""
+def start_reader(
+    bootstrap: str, topic: str, partition: int, offset: int, *, queue_kb: int = QUEUE_KB
+) -> PartitionReader:
+    """Returns a reader of the committed records of ``topic[partition]`` from ``offset`` on, which its user closes.
+    ``queue_kb``: fetched and unread payloads, in KiB, from which on nothing more is fetched.
+    """
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "none",  # required by the client, but unused: nothing is subscribed to or committed
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # If retention deletes unread records, the read must fail; the restart then reports it. See PartitionRunner.
+        # If retention deletes unread records, the read must fail; its user starts again and reports it.
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
         "check.crcs": "true",
-        "queued.max.messages.kbytes": str(_QUEUE_KB),
+        "queued.max.messages.kbytes": str(queue_kb),
+        "fetch.message.max.bytes": str(queue_kb * 1024 // 8),
         # By default, a full queue is checked again only after a second.
-        "fetch.queue.backoff.ms": "2",
+        "fetch.queue.backoff.ms": "10",
         "reconnect.backoff.ms": "50",
         "reconnect.backoff.max.ms": "1000",
         # read() raises read errors. While the broker is unavailable, librdkafka would print this to stderr dozens of
         # times a second; the other clients of this process log it once a minute.
         "log_level": "2",
     }
-    reader: PartitionReader
     if SPEEDUPS is None:
-        reader = MessageReader(Consumer(settings, logger=logger), topic, partition, offset)
-    else:
-        reader = ArrivalReader(settings, topic, partition, offset)
+        return MessageReader(Consumer(settings, logger=logger), topic, partition, offset)
+    return ArrivalReader(settings, topic, partition, offset)
+
+
+@asynccontextmanager
+async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
+    """As :func:`start_reader`; closes the reader on exit."""
+    reader = start_reader(bootstrap, topic, partition, offset)
     try:
         yield reader
     finally:
