@@ -13,6 +13,7 @@ from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACE
 from headrace.schemas.examples import EXAMPLES
 from headrace.streams.clickhouse import batches
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated
+from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.clickhouse.ordinary import READERS, add_ordinary
 from headrace.streams.clickhouse.rows import STORED_TYPES
 from headrace.streams.clickhouse.tables import BY_NAME
@@ -122,7 +123,7 @@ def test_json_that_parsers_read_differently_is_read_like_the_model(value: bytes)
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.TYPE)
 def test_our_own_records_are_ordinary_if_their_model_has_a_struct(sample: Any) -> None:
-    into = batches._RowsByTable()
+    into = batches._RowsByTable(EventRows())
     assert add_ordinary(with_value(sample.TYPE, sample.model_dump_json().encode(), 0), into) == (
         sample.TYPE.encode() in READERS
     )
