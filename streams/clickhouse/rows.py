@@ -368,7 +368,11 @@ def _sum_by_name(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _json(value: Any) -> str:
     """Returns ``value`` as JSON; empty for ``None``."""
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else _ENCODE(value)
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+"""As ``json.dumps(value, ensure_ascii=False)``, which makes an encoder for each value."""
 
 
 _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {

@@ -11,7 +11,7 @@
 namespace {
 
 PyModuleDef kModule = {
-    PyModuleDef_HEAD_INIT, "speedups", "The assembler's per-event path in C++: see README.md beside it.", -1,
+    PyModuleDef_HEAD_INIT, "speedups", "The per-event path in C++: see README.md beside it.", -1,
     nullptr, nullptr, nullptr, nullptr, nullptr,
 };
 

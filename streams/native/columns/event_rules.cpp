@@ -123,16 +123,15 @@ bool EventRules::make_kind(Fact fact, PyObject* entry, PyObject* columns) {
     return true;
 }
 
-// As `from_headers` of schemas/envelope.py, for the envelopes that an arrival has a time of.
+// As `from_headers` of schemas/envelope.py, for the envelopes that an arrival has a time of. A negative number, such as
+// a malformed sequence number, becomes one that no column holds.
 bool EventRules::read_own(const Arrival* arrival, bool has_trajectory, std::vector<Cell>& cells) const {
     if (arrival->time_ms == kNoTime || arrival->subject == nullptr) return false;
-    if (arrival->partition < 0 || arrival->offset < 0) return false;
     bool has_sequence = false;
     each_header(arrival, [&](const RawHeader& header) {
         if (header.name == kSourceHeader) cells[own[kSource]].text = *header.value;
         else if (header.name == kSequenceHeader) has_sequence = true;
     });
-    if (has_sequence && arrival->sequence < 0) return false;
     cells[own[kId]].text = arrival->view(arrival->id);
     cells[own[kTime]].bits = static_cast<uint64_t>(arrival->time_ms);
     cells[own[kPartition]].bits = static_cast<uint64_t>(arrival->partition);

@@ -121,6 +121,14 @@ def test_json_that_parsers_read_differently_is_read_like_the_model(value: bytes)
     same(convert(records), convert_validated(records))
 
 
+@pytest.mark.parametrize("before", range(21))
+def test_a_number_that_is_not_finite_is_found_anywhere(before: int) -> None:
+    value = b'{"answer":"%b","unknown":%b}' % (b"x" * before, b"9" * 309)
+    records: list[LogRecord] = [with_value("headrace.trajectory.ended.v1", value, 0)]
+    same(convert(records), convert_validated(records))
+    assert [record.offset for record, _ in convert(records).unreadable] == [0]
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.TYPE)
 def test_our_own_records_are_ordinary_if_their_model_has_a_struct(sample: Any) -> None:
     into = batches._RowsByTable(EventRows())
