@@ -12,7 +12,9 @@ def nesting(value: bytes) -> int:
     """Returns an upper bound of the depth of JSON, exact if there are more than ``MAX_NESTING`` brackets. Takes time
     linear in the length for any bytes: each step is one pass.
     """
-    brackets = value.count(b"{") + (value.count(b"[") if value.find(b"[") >= 0 else 0)  # find is cheaper than count
+    # replace() searches for the next bracket by vectors of bytes, count() byte by byte: five times as long.
+    most = MAX_NESTING + 1
+    brackets = 2 * len(value) - len(value.replace(b"{", b"", most)) - len(value.replace(b"[", b"", most))
     if brackets <= MAX_NESTING:
         return brackets
     # Without escapes every other piece between quotes is outside of strings; an open string reaches to the end.

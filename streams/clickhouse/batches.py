@@ -10,8 +10,9 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
+from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.clickhouse.ordinary import add_ordinary
-from headrace.streams.clickhouse.rows import EVENT_COLUMNS, RowOrigin, to_rows
+from headrace.streams.clickhouse.rows import RowOrigin, to_rows
 from headrace.streams.raw import LogRecord
 
 RecordWithoutRow: TypeAlias = tuple[LogRecord, UnreadableRecord]
@@ -44,12 +45,13 @@ def unstorable(why: object) -> UnreadableRecord:
 def convert(records: Iterable[LogRecord]) -> RowBatch:
     """Convert ``records`` into rows of their tables. Records that cannot be decoded, or do not fit, are set apart.
 
-    An exception affects only its record; only running out of memory ends the process. Ordinary records go directly into
-    columns (:mod:`ordinary`); all others are validated by their models.
+    An exception affects only its record; only running out of memory ends the process. The extension module appends
+    plain events to columns (:mod:`event_rows`); of the other records, ordinary ones go into columns without their model
+    (:mod:`ordinary`), and the rest are validated by their models.
     """
     records = list(records)
     try:
-        return _convert(records, add_ordinary, alone=False)
+        return _convert(records, _RowsByTable(EventRows()), add_ordinary, alone=False)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a value of some record fits no column: find it by bisection
@@ -61,7 +63,7 @@ def convert(records: Iterable[LogRecord]) -> RowBatch:
 
 def convert_validated(records: Iterable[LogRecord]) -> RowBatch:
     """As :func:`convert`, but validates every record by envelope and model and tries its rows alone: the reference."""
-    return _convert(list(records), lambda record, into: False, alone=True)
+    return _convert(list(records), _RowsByTable(EventRows(by_models=True)), lambda record, into: False, alone=True)
 
 
 def joined(batches: Sequence[RowBatch]) -> RowBatch:
@@ -80,16 +82,33 @@ def joined(batches: Sequence[RowBatch]) -> RowBatch:
 class _RowsByTable(dict[str, TableRows]):
     """Rows by table name, created on first access."""
 
+    def __init__(self, events: EventRows) -> None:
+        super().__init__()
+        self.events = events
+
     def __missing__(self, name: str) -> TableRows:
-        always = EVENT_COLUMNS if name == tables.EVENTS.name else RECORD_COLUMNS
-        self[name] = TableRows(tables.BY_NAME[name], always)
+        is_events = name == tables.EVENTS.name
+        self[name] = self.events if is_events else TableRows(tables.BY_NAME[name], RECORD_COLUMNS)
         return self[name]
 
+    def take(self, records: list[LogRecord], start: int) -> int:
+        """As :meth:`EventRows.take`."""
+        end = self.events.take(records, start)
+        if end > start:
+            self.setdefault(tables.EVENTS.name, self.events)
+        return end
 
-def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], bool], *, alone: bool) -> RowBatch:
-    """Convert records with ``add``, which may decline one. ``alone``: try each validated row in its columns."""
-    batch, by_table = RowBatch(), _RowsByTable()
-    for record in records:
+
+def _convert(
+    records: list[LogRecord], by_table: _RowsByTable, add: Callable[[LogRecord, _RowsByTable], bool], *, alone: bool
+) -> RowBatch:
+    """Convert records into ``by_table``: plain events by the extension module, others with ``add``, which may decline
+    one. ``alone``: try each validated row in its columns.
+    """
+    batch, at = RowBatch(), 0
+    while (at := by_table.take(records, at)) < len(records):
+        record = records[at]
+        at += 1
         try:
             added = add(record, by_table)
         except MemoryError:

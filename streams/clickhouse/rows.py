@@ -77,7 +77,7 @@ def to_rows(envelope: Envelope, payload: Record, place: RowOrigin, value: bytes)
 
 def fact_columns(fact: Record) -> Row:
     """Returns the columns of `events` that ``fact``, or a struct with its fields, fills beyond ``EVENT_COLUMNS``."""
-    return {column: convert(getattr(fact, name)) for name, column, convert in _FIELDS.get(fact.TYPE, ())}
+    return {column: convert(getattr(fact, name)) for name, column, convert in FIELDS.get(fact.TYPE, ())}
 
 
 WITHOUT_TRAJECTORY = frozenset({events.ClockTicked.TYPE})
@@ -368,7 +368,11 @@ def _sum_by_name(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _json(value: Any) -> str:
     """Returns ``value`` as JSON; empty for ``None``."""
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else _ENCODE(value)
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+"""As ``json.dumps(value, ensure_ascii=False)``, which makes an encoder for each value."""
 
 
 _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
@@ -378,8 +382,8 @@ _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
     MAYBE_NUMBER: lambda number: number,
     MAYBE_COUNT: _count,
 }
-_FIELDS = {model.TYPE: _field_columns(model) for model in events.FACTS}
+FIELDS = {model.TYPE: _field_columns(model) for model in events.FACTS}
 """By type of `events`: its fields that fill columns, derived from the models."""
 
-STORED_TYPES = frozenset({*DERIVED, *_FIELDS})
+STORED_TYPES = frozenset({*DERIVED, *FIELDS})
 """Types that have rows: those of the topics that have tables."""

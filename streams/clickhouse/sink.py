@@ -42,6 +42,7 @@ from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
 from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, deduplication_token, halves
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused, Stopped
+from headrace.streams.clickhouse.event_rows import LAG as NATIVE_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, TakenBatch
 from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
@@ -333,6 +334,12 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
     ``ready`` is called once the tables exist and the consumer is started. Raises ``LookupError`` if a topic is missing
     on the broker, and ``ValueError`` for an invalid address or a table with other columns.
     """
+    if NATIVE_LAG:
+        log.warning(
+            "headrace.streams.native lags behind the models or tables, so Python converts part of the events: %s. Run "
+            "`make native`; if the warning remains, the C++ code does not support this yet.",
+            NATIVE_LAG,
+        )
     database = RetryingClient(
         config.clickhouse_url, secrets=config.clickhouse_secrets, stop=stop, retry_most_s=config.retry_most_s
     )

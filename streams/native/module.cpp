@@ -1,5 +1,6 @@
 // The extension module `headrace.streams.native.speedups`.
 
+#include "columns/event_columns.hpp"
 #include "ingest/arrival.hpp"
 #include "facts.hpp"
 #include "ingest/open_state.hpp"
@@ -10,7 +11,7 @@
 namespace {
 
 PyModuleDef kModule = {
-    PyModuleDef_HEAD_INIT, "speedups", "The assembler's per-event path in C++: see README.md beside it.", -1,
+    PyModuleDef_HEAD_INIT, "speedups", "The per-event path in C++: see README.md beside it.", -1,
     nullptr, nullptr, nullptr, nullptr, nullptr,
 };
 
@@ -35,8 +36,9 @@ PyObject* event_fields() {
 PyMODINIT_FUNC PyInit_speedups() {
     headrace::Ref module(PyModule_Create(&kModule));
     if (!module) return nullptr;
-    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::OpenStateType, &headrace::OrdinaryEventsType,
-                               &headrace::PartitionLogType, &headrace::TrajectoryWriterType}) {
+    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::EventColumnsType, &headrace::OpenStateType,
+                               &headrace::OrdinaryEventsType, &headrace::PartitionLogType,
+                               &headrace::TrajectoryWriterType}) {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
     if (PyModule_AddStringConstant(module.get(), "SOURCES", HEADRACE_SOURCES) < 0) return nullptr;

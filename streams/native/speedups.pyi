@@ -51,6 +51,35 @@ class Arrival:
     @property
     def names_trajectory(self) -> bool: ...
 
+class EventColumns:
+    """Rows of the table `events` as Arrow columns, appended from plain events."""
+
+    def __init__(
+        self,
+        *,
+        columns: list[tuple[str, str]],
+        own: Sequence[str],
+        kinds: dict[str, tuple[Any, bool, list[tuple[str, str]]]],
+        decode_array: Callable[[str, str], Any],
+        max_array_bytes: int,
+        max_logprob: float,
+    ) -> None:
+        """``columns``: name and form of each, in order. ``own``: those that every row fills. ``kinds``: for each event
+        type its shape, whether its subject is a trajectory, and the pairs of a field and the column that it fills.
+        Raises ``LookupError`` where the module was built for others.
+        """
+    @property
+    def count(self) -> int: ...
+    @property
+    def types(self) -> list[str]: ...
+    def fresh(self) -> EventColumns:
+        """One without rows, for the same tables."""
+    def take(self, records: Sequence[object], start: int, /) -> int:
+        """Append the rows of plain events of the list ``records`` from ``start`` on; returns the index of the first
+        other record. Raises what ``decode_array`` raises, except ``ValueError``."""
+    def release(self) -> list[list[bytes | None]]:
+        """Arrow's buffers of each column, with which it becomes empty."""
+
 class OpenState:
     """``PlainOpenState`` in one block of memory, to be made of the fields that have no default, in order."""
 

@@ -32,6 +32,7 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS
+from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.clickhouse.batches import convert, convert_validated
 from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
 from headrace.streams.clickhouse.sink import SinkConfig
@@ -114,7 +115,7 @@ async def fetched(bootstrap: str, count: int, keep: int) -> list[pa.Table]:
                 if len(kept) < keep:
                     kept += records
         row.print(seen)
-    records = sorted(kept[:keep], key=lambda record: (record.partition, record.offset))
+    records = sorted(map(arrival_of, kept[:keep]), key=lambda record: (record.partition, record.offset))
     gc.freeze()  # a sink does not hold these records, so its garbage collections do not traverse them
     blocks = []
     for name, function in (("records validated one by one", convert_validated), ("records into columns", convert)):

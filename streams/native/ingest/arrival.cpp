@@ -13,8 +13,8 @@ namespace headrace {
 namespace {
 
 // As in schemas/envelope.py; tests/streams/native compare the two.
-constexpr std::string_view kId = "ce_id", kType = "ce_type", kSource = "ce_source", kTime = "ce_time";
-constexpr std::string_view kSubject = "ce_subject", kSequence = "ce_sequence", kTraceparent = "traceparent";
+constexpr std::string_view kId = "ce_id", kType = "ce_type", kTime = "ce_time", kSubject = "ce_subject";
+constexpr std::string_view kTraceparent = "traceparent";
 
 constexpr size_t kMaxIdBytes = 512;  // MAX_ID_BYTES of assembly/arrival.py
 constexpr size_t kMaxHeaderBytes = 2048;  // MAX_HEADER_BYTES of schemas/envelope.py: of an attribute
@@ -32,7 +32,7 @@ int64_t natural(std::string_view text) {
 
 // Whether an attribute's length is checked; those of a sequence number and a time follow from their formats.
 bool is_attribute(std::string_view name) {
-    return name == kId || name == kType || name == kSource || name == kSubject || name == kTraceparent;
+    return name == kId || name == kType || name == kSourceHeader || name == kSubject || name == kTraceparent;
 }
 
 // The parsed headers. Of several headers with one name the last counts.
@@ -53,11 +53,11 @@ private:
         if (length > kMaxHeaderBytes && is_attribute(name)) short_enough = false;
         if (name == kType) kind = header.value;
         else if (name == kSubject) subject = header.value;
-        else if (name == kSequence) sequence = header.value;
+        else if (name == kSequenceHeader) sequence = header.value;
         else if (name == kTime) time = header.value;
         else if (name == kTraceparent) traceparent = header.value;
         else if (name == kId) has_id = true;
-        else if (name == kSource) has_source = true;
+        else if (name == kSourceHeader) has_source = true;
     }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "python.hpp"
 
 namespace headrace {
+
+// As in schemas/envelope.py; tests/streams/native compare the two.
+inline constexpr std::string_view kSourceHeader = "ce_source", kSequenceHeader = "ce_sequence";
 
 struct RawHeader {
     std::string_view name;
@@ -62,6 +66,24 @@ inline bool is_arrival(PyObject* object) { return Py_TYPE(object) == &ArrivalTyp
 
 // Parses `record`; null with Python's error set if out of memory.
 PyObject* arrival_of(const RawRecord& record);
+
+// Calls `use` with each header, in order.
+template <typename Use>
+void each_header(const Arrival* arrival, Use&& use) {
+    const char* at = arrival->bytes + arrival->headers.at;
+    for (uint32_t index = 0; index < arrival->header_count; ++index) {
+        int32_t lengths[2];
+        std::memcpy(lengths, at, sizeof lengths);
+        at += sizeof lengths;
+        RawHeader header{{at, static_cast<size_t>(lengths[0])}, std::nullopt};
+        at += lengths[0];
+        if (lengths[1] >= 0) {
+            header.value = std::string_view(at, static_cast<size_t>(lengths[1]));
+            at += lengths[1];
+        }
+        use(header);
+    }
+}
 
 // Whether the subject is a valid trajectory id.
 bool names_trajectory(const Arrival* arrival);

@@ -1,8 +1,5 @@
 // The Python type `Arrival`: its attributes, and its construction from another client's record.
 
-#include <algorithm>
-#include <cstring>
-
 #include "arrival.hpp"
 
 namespace headrace {
@@ -44,24 +41,19 @@ PyObject* get_time_ms(PyObject* self, void*) {
 PyObject* get_names_trajectory(PyObject* self, void*) { return PyBool_FromLong(names_trajectory(self_of(self))); }
 
 PyObject* get_headers(PyObject* object, void*) {
-    const Arrival* self = self_of(object);
-    Ref pairs(PyList_New(self->header_count));
+    Ref pairs(PyList_New(self_of(object)->header_count));
     if (!pairs) return nullptr;
-    const char* at = self->bytes + self->headers.at;
-    for (uint32_t index = 0; index < self->header_count; ++index) {
-        int32_t lengths[2];
-        std::memcpy(lengths, at, sizeof lengths);
-        at += sizeof lengths;
-        const auto [name_length, value_length] = lengths;
-        Ref name(PyUnicode_DecodeUTF8(at, name_length, nullptr));
-        at += name_length;
-        Ref value = value_length < 0 ? Ref::borrowed(Py_None) : Ref(PyBytes_FromStringAndSize(at, value_length));
-        at += std::max(value_length, 0);
+    Py_ssize_t index = 0;
+    bool complete = true;
+    each_header(self_of(object), [&](const RawHeader& header) {
+        if (!complete) return;
+        const Ref name(PyUnicode_DecodeUTF8(header.name.data(), static_cast<Py_ssize_t>(header.name.size()), nullptr));
+        const Ref value = header.value ? Ref(to_bytes(*header.value)) : Ref::borrowed(Py_None);
         PyObject* pair = name && value ? PyTuple_Pack(2, name.get(), value.get()) : nullptr;
-        if (pair == nullptr) return nullptr;
-        PyList_SET_ITEM(pairs.get(), index, pair);
-    }
-    return pairs.release();
+        complete = pair != nullptr;
+        if (complete) PyList_SET_ITEM(pairs.get(), index++, pair);
+    });
+    return complete ? pairs.release() : nullptr;
 }
 
 // Null with Python's error set if `object` is neither bytes nor None.

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arrays.hpp"
+#include "payloads/arrays.hpp"
 #include "python.hpp"
 
 namespace headrace {

@@ -1,46 +1,20 @@
 #include "segments.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 namespace headrace {
-namespace {
-
-constexpr size_t kTokenBytes = 4;
-
-int64_t count_of(std::string_view token_bytes) { return static_cast<int64_t>(token_bytes.size() / kTokenBytes); }
-
-// As `_logprobs` of schemas/arrays.py: larger values are left for Python to refuse.
-bool are_logprobs(std::string_view floats, double most) {
-    for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
-        float value;
-        std::memcpy(&value, floats.data() + at, sizeof value);
-        if (!std::isfinite(value) || value > most) return false;
-    }
-    return true;
-}
-
-}  // namespace
 
 bool CallFields::find(const Shape& call) {
-    const std::pair<int*, const char*> own[] = {
-        {&prefix_length, "prefix_length"}, {&prefix_sha256, "prefix_sha256"}, {&context_ids, "context_ids"},
-        {&sampled_ids, "sampled_ids"},     {&logprobs, "logprobs"},           {&version_spans, "version_spans"},
-        {&sampling, "sampling"},           {&hidden, "hidden"},
-    };
+    if (!CallArrayFields::find(call)) return false;
     const auto find_in = [](const Shape& shape, int* index, const char* name) { return (*index = shape.at(name)) >= 0; };
-    for (const auto& [index, name] : own) {
-        if (!find_in(call, index, name)) return false;
-    }
+    if (!find_in(call, &sampling, "sampling") || !find_in(call, &hidden, "hidden")) return false;
     const auto part = [&](int field) { return call.fields[static_cast<size_t>(field)].part.get(); };
     const Shape *span = part(version_spans), *sampler = part(sampling);
-    if (span == nullptr || sampler == nullptr) {
-        PyErr_SetString(PyExc_TypeError, "version_spans and sampling must be parts");
+    if (sampler == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "sampling must be a part");
         return false;
     }
-    return find_in(*span, &version, "version") && find_in(*span, &start, "start") && find_in(*span, &end, "end") &&
-           find_in(*span, &run, "run") &&
+    return find_in(*span, &version, "version") && find_in(*span, &run, "run") &&
            find_in(*sampler, &temperature, "temperature") && find_in(*sampler, &top_p, "top_p") &&
            find_in(*sampler, &top_k, "top_k") && find_in(*sampler, &min_p, "min_p") &&
            find_in(*sampler, &presence_penalty, "presence_penalty") &&
@@ -51,13 +25,10 @@ bool CallFields::find(const Shape& call) {
 }
 
 Outcome SegmentFold::add(const Payload& call, int64_t& sampled) {
-    Tokens tokens;
-    const Outcome read = read_tokens(call, tokens);
+    CallArrays tokens;
+    const Outcome read = read_call_arrays(*rules_.codec, rules_.fields, call, tokens);
     if (read != Outcome::kDone) return read;
-    sampled = tokens.has_sampled ? count_of(tokens.sampled) : 0;
-    const bool named = call[rules_.fields.prefix_length].number.integer == 0 || !call[rules_.fields.prefix_sha256].is_null;
-    const bool paired = !tokens.has_logprobs || count_of(tokens.logprobs) == sampled;
-    if (!named || !paired || !spans_tile(call, sampled)) return Outcome::kDoubt;
+    sampled = count_of(tokens.sampled);
 
     for (const std::string_view name : call[rules_.fields.hidden].texts) {
         if (name == "context_ids" || name == "sampled_ids" || name == "logprobs") defects.set(kRedacted);
@@ -68,29 +39,7 @@ Outcome SegmentFold::add(const Payload& call, int64_t& sampled) {
     return append(call, tokens) ? Outcome::kDone : Outcome::kError;
 }
 
-Outcome SegmentFold::read_tokens(const Payload& call, Tokens& tokens) const {
-    const auto read = [&](int field, char typecode, bool& there, std::string& bytes) {
-        there = !call[field].is_null;
-        return there ? read_array(*rules_.codec, call[field].text, typecode, kTokenBytes, bytes) : Outcome::kDone;
-    };
-    Outcome outcome = read(rules_.fields.context_ids, 'i', tokens.has_context, tokens.context);
-    if (outcome == Outcome::kDone) outcome = read(rules_.fields.sampled_ids, 'i', tokens.has_sampled, tokens.sampled);
-    if (outcome == Outcome::kDone) outcome = read(rules_.fields.logprobs, 'f', tokens.has_logprobs, tokens.logprobs);
-    return outcome == Outcome::kDone && !are_logprobs(tokens.logprobs, rules_.max_logprob) ? Outcome::kDoubt : outcome;
-}
-
-bool SegmentFold::spans_tile(const Payload& call, int64_t sampled) const {
-    const auto spans = call[rules_.fields.version_spans].all_parts();
-    int64_t position = 0;
-    for (const Payload& span : spans) {
-        const int64_t end = span[rules_.fields.end].number.integer;
-        if (span[rules_.fields.start].number.integer != position || end <= position) return false;
-        position = end;
-    }
-    return spans.empty() || position == sampled;
-}
-
-void SegmentFold::label(const Payload& call, const Tokens& tokens) {
+void SegmentFold::label(const Payload& call, const CallArrays& tokens) {
     const CallFields& fields = rules_.fields;
     sampled_tokens += count_of(tokens.sampled);
     if (!tokens.has_logprobs) defects.set(kNoLogprobs);
@@ -132,7 +81,7 @@ void SegmentFold::label_sampling(const Payload& sampling) {
     if (temperature.number.value != 1 && !processed) defects.set(kUnknownSampling);
 }
 
-bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
+bool SegmentFold::append(const Payload& call, const CallArrays& tokens) {
     std::string_view context = tokens.context;
     Draft* draft = drafts_.empty() ? nullptr : &drafts_.back();
     const std::string_view current = draft ? std::string_view(draft->token_ids) : std::string_view();
@@ -171,7 +120,7 @@ bool SegmentFold::prefix_matches(Draft& draft, std::string_view sha256, bool& ma
     return true;
 }
 
-void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& call, const Tokens& tokens) const {
+void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& call, const CallArrays& tokens) const {
     const auto sampled = static_cast<size_t>(count_of(tokens.sampled));
     draft.token_ids += context;
     draft.loss_mask.append(context.size() / kTokenBytes, '\0');

@@ -8,9 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "arrays.hpp"
 #include "hashing.hpp"
-#include "payload.hpp"
+#include "payloads/model_calls.hpp"
 
 namespace headrace {
 
@@ -22,9 +21,9 @@ enum Defect {
 using Defects = std::bitset<kDefects>;
 
 // Fields of a ModelCalled and of its parts, by index in their shapes.
-struct CallFields {
-    int prefix_length, prefix_sha256, context_ids, sampled_ids, logprobs, version_spans, sampling, hidden;
-    int version, start, end, run;
+struct CallFields : CallArrayFields {
+    int sampling, hidden;
+    int version, run;
     int temperature, top_p, top_k, min_p;
     int presence_penalty, frequency_penalty, repetition_penalty, min_tokens, altered_by, sampled_logprobs;
 
@@ -37,7 +36,7 @@ struct SegmentRules {
     CallFields fields;
     PyObject* sha256;  // hashlib.sha256
     size_t max_tokens;
-    double least_temperature, max_logprob;
+    double least_temperature;
 };
 
 class SegmentFold {
@@ -65,10 +64,6 @@ private:
         double value;
         int64_t start, end;
     };
-    struct Tokens {
-        std::string context, sampled, logprobs;  // bytes of the arrays
-        bool has_context, has_sampled, has_logprobs;
-    };
     struct Draft {
         std::string token_ids, loss_mask, logprobs;  // bytes of the arrays
         bool has_logprobs = true, has_spans = true;
@@ -79,14 +74,12 @@ private:
         Hash hash;
     };
 
-    Outcome read_tokens(const Payload& call, Tokens& tokens) const;
-    bool spans_tile(const Payload& call, int64_t sampled) const;
-    void label(const Payload& call, const Tokens& tokens);
+    void label(const Payload& call, const CallArrays& tokens);
     void label_sampling(const Payload& sampling);
     void append_temperature(Draft& draft, const Value& temperature, int64_t sampled) const;
-    bool append(const Payload& call, const Tokens& tokens);
+    bool append(const Payload& call, const CallArrays& tokens);
     bool prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const;
-    void extend(Draft& draft, std::string_view context, const Payload& call, const Tokens& tokens) const;
+    void extend(Draft& draft, std::string_view context, const Payload& call, const CallArrays& tokens) const;
     void lose(Defect why);
 
     const SegmentRules& rules_;

@@ -87,9 +87,9 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
         auto* writing = writing_of(made.get()) = new Writing();
         TrajectoryRules& rules = writing->trajectory;
         rules.codec = {Ref::borrowed(array_type), Ref::borrowed(encode), Ref::borrowed(decode), compress_from,
-                       max_array_bytes};
+                       max_array_bytes, max_logprob};
         rules.sha256 = Ref::borrowed(sha256);
-        rules.segments = {&rules.codec, {}, sha256, static_cast<size_t>(max_tokens), least_temperature, max_logprob};
+        rules.segments = {&rules.codec, {}, sha256, static_cast<size_t>(max_tokens), least_temperature};
         rules.max_record_bytes = static_cast<size_t>(max_record_bytes);
         return rules.find(shapes, fields, defects) && writing->record.make(headers, id_prefix, sha1, sha256);
     }, false);

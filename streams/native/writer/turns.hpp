@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "payload.hpp"
+#include "payloads/payload.hpp"
 
 namespace headrace {
 

@@ -13,6 +13,7 @@ from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACE
 from headrace.schemas.examples import EXAMPLES
 from headrace.streams.clickhouse import batches
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated
+from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.clickhouse.ordinary import READERS, add_ordinary
 from headrace.streams.clickhouse.rows import STORED_TYPES
 from headrace.streams.clickhouse.tables import BY_NAME
@@ -120,9 +121,17 @@ def test_json_that_parsers_read_differently_is_read_like_the_model(value: bytes)
     same(convert(records), convert_validated(records))
 
 
+@pytest.mark.parametrize("before", range(21))
+def test_a_number_that_is_not_finite_is_found_anywhere(before: int) -> None:
+    value = b'{"answer":"%b","unknown":%b}' % (b"x" * before, b"9" * 309)
+    records: list[LogRecord] = [with_value("headrace.trajectory.ended.v1", value, 0)]
+    same(convert(records), convert_validated(records))
+    assert [record.offset for record, _ in convert(records).unreadable] == [0]
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.TYPE)
 def test_our_own_records_are_ordinary_if_their_model_has_a_struct(sample: Any) -> None:
-    into = batches._RowsByTable()
+    into = batches._RowsByTable(EventRows())
     assert add_ordinary(with_value(sample.TYPE, sample.model_dump_json().encode(), 0), into) == (
         sample.TYPE.encode() in READERS
     )

@@ -1,7 +1,8 @@
 """A coverage-guided fuzzer of the extension module: ``make sanitize`` runs it for a minute, under the sanitizers.
 
 An input is a payload or a header of one event in a small trajectory. Inputs that reach new branches are kept and
-mutated further. The module may read or doubt an input: its output must equal Python's, without a sanitizer report.
+mutated further. The module may read or doubt an input: the trajectory that it writes, and the row of `events`, must
+equal Python's, without a sanitizer report.
 
     HEADRACE_SANITIZED=build/sanitized/speedups.so python -m tests.streams.native.fuzz --seconds 60 --seed 1
 """
@@ -15,6 +16,8 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+
+import pyarrow as pa
 
 import tests.streams.native.sanitized  # noqa: F401  # before anything imports the module
 from headrace.schemas.events import (
@@ -36,6 +39,8 @@ from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History, UnusableRecord
 from headrace.streams.assembly.trajectory_writer import plainly_written
+from headrace.streams.clickhouse.batches import convert_validated
+from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import Outgoing, StoredRecord
 from tests.streams.builders import T0, called, event, log, started, with_header
@@ -142,7 +147,7 @@ class Trajectory:
         self._arrivals = [arrival_of(record) for record in records]
         self._plain = [plain_arrival_of(record) for record in records]
 
-    def _spoiled(self, case: Case) -> StoredRecord:
+    def spoiled(self, case: Case) -> StoredRecord:
         place, name, text = case
         record = self._records[place]
         if not name:
@@ -152,7 +157,7 @@ class Trajectory:
     def by_extension(self, case: Case) -> list[UnusableRecord | Outgoing | None]:
         """Dead letters, and the extension module's record of the trajectory; ``None`` if it doubts."""
         arrivals, index, found = list(self._arrivals), 0, []
-        arrivals[case[0]] = arrival_of(self._spoiled(case))
+        arrivals[case[0]] = arrival_of(self.spoiled(case))
         fold = PartitionFold(FoldLimits())
         while (index := fold.take_ordinary(arrivals, index)) < len(arrivals):
             found += fold.arrive(arrivals[index])
@@ -162,7 +167,7 @@ class Trajectory:
     def by_python(self, case: Case) -> list[UnusableRecord | Outgoing]:
         """The same by the Python rules."""
         arrivals = list(self._plain)
-        arrivals[case[0]] = plain_arrival_of(self._spoiled(case))
+        arrivals[case[0]] = plain_arrival_of(self.spoiled(case))
         fold = PartitionFold(FoldLimits())
         found = [outcome for each in arrivals for outcome in fold.arrive(each)]
         return [_conclude(each)[0] if isinstance(each, History) else each for each in found]
@@ -181,6 +186,21 @@ def agree(one: UnusableRecord | Outgoing | None, other: UnusableRecord | Outgoin
     return (one is None and isinstance(other, Outgoing)) or one == other
 
 
+def row_of(record: StoredRecord) -> pa.Table | None:
+    """The extension module's row of ``record``; ``None`` if it doubts."""
+    rows = EventRows()
+    return rows.to_arrow() if rows.take([arrival_of(record)], 0) else None
+
+
+def compare_row(record: StoredRecord, row: pa.Table | None) -> None:
+    """Raises ``AssertionError`` if the model's row differs from ``row``."""
+    if row is not None:
+        by_model = [rows for _, rows in convert_validated([record]).tables]
+        assert by_model == [row], (
+            f"{record}: {row.to_pylist()}, and by its model {[each.to_pylist() for each in by_model]}"
+        )
+
+
 def compare(trajectory: Trajectory, case: Case, found: Sequence[UnusableRecord | Outgoing | None]) -> None:
     """Raises ``AssertionError`` if Python's result differs from ``found``."""
     expected = trajectory.by_python(case)
@@ -195,12 +215,14 @@ def fuzz(seconds: float, seed: int) -> tuple[int, int, int]:
     trajectory, words = Trajectory(records), words_of(records)
     corpus, seen, tried = seeds(records), bytearray(len(EDGES)), 0
     assert None not in trajectory.by_extension(corpus[0]), "doubted as it is: what is changed would not be looked at"
+    assert all(row_of(record) for record in records), "doubted as it is, too"
     waiting = list(corpus)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         case = waiting.pop() if waiting else changed(corpus, words, chance)
         ctypes.memset(EDGES, 0, len(EDGES))
-        found = trajectory.by_extension(case)
+        found, record = trajectory.by_extension(case), trajectory.spoiled(case)
+        row = row_of(record)
         tried += 1
         ran = int.from_bytes(bytes(EDGES), "little")
         new = bool(ran & ~int.from_bytes(seen, "little"))
@@ -209,6 +231,7 @@ def fuzz(seconds: float, seed: int) -> tuple[int, int, int]:
             corpus.append(case)
         if new or tried % COMPARED_EVERY == 0:
             compare(trajectory, case, found)
+            compare_row(record, row)
     return tried, len(corpus), sum(count > 0 for count in seen)
 
 
@@ -219,4 +242,4 @@ if __name__ == "__main__":
     options = parser.parse_args()
     assert SPEEDUPS is not None
     tried, kept, edges = fuzz(options.seconds, options.seed)
-    print(f"{tried} inputs, {kept} kept, {edges} edges: nothing reported, and both ways agreed")
+    print(f"{tried} inputs, {kept} kept, {edges} edges: nothing reported, and all ways agreed")

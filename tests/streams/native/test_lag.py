@@ -14,6 +14,7 @@ from headrace.schemas.model import Part, Record
 from headrace.streams.assembly import trajectory_writer
 from headrace.streams.assembly.assemble import _conclude, conclude
 from headrace.streams.assembly.trajectory_writer import LAG, is_left_to_python, make_writer, plainly_written
+from headrace.streams.clickhouse import event_rows
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import UNKNOWN, NativeLag, tables_of
 from tests.streams.builders import event, facts
@@ -45,6 +46,7 @@ def lag_of(*models: type[Record]) -> NativeLag:
 def test_the_module_was_built_for_all_types_and_fields() -> None:
     assert SPEEDUPS is not None
     assert not LAG, f"the C++ is to be written: {LAG}"
+    assert not event_rows.LAG, f"the C++ is to be written: {event_rows.LAG}"
 
 
 def test_known_types_and_fields_are_no_lag() -> None:

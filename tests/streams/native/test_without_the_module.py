@@ -4,16 +4,18 @@ import hashlib
 import subprocess
 import sys
 
+from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
-from tests.streams.builders import log, session
+from headrace.streams.clickhouse.batches import convert
+from tests.streams.builders import event, log, session, started
 
 PROGRAM = """
 import sys
 sys.modules["headrace.streams.native.speedups"] = None
-from tests.streams.native.test_without_the_module import digest_of_a_log
+from tests.streams.native.test_without_the_module import digest_of_a_log, digest_of_columns
 from headrace.streams.native.available import SPEEDUPS
-print(SPEEDUPS, digest_of_a_log())
+print(SPEEDUPS, digest_of_a_log(), digest_of_columns())
 """
 
 
@@ -28,6 +30,16 @@ def digest_of_a_log() -> str:
     return hashlib.sha256(repr(assembly.pending).encode()).hexdigest()
 
 
+def digest_of_columns() -> str:
+    """Digest of the rows of a session, and of a record that has none."""
+    batch = convert(
+        map(arrival_of, [*log(session("s1", "ask", "tool", "prune")), event("s1", 9, started(), value=b"")])
+    )
+    ((_, rows),) = batch.tables
+    assert len(batch.unreadable) == 1
+    return hashlib.sha256(repr((rows.schema.to_string(), rows.to_pylist())).encode()).hexdigest()
+
+
 def test_the_same_log_gives_the_same_result_without_the_module() -> None:
     printed = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
-    assert printed == ["None", digest_of_a_log()]
+    assert printed == ["None", digest_of_a_log(), digest_of_columns()]

@@ -19,6 +19,7 @@ struct ArrayCodec {
     Ref decode;      // decode_array(text, typecode) -> array
     long long compress_from = 0;
     long long max_bytes = 0;
+    double max_logprob = 0;
 };
 
 enum class Outcome { kDone, kDoubt, kError };  // kError: with Python's error set
