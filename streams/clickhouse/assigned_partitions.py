@@ -48,7 +48,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         await self.close()
         for place, offset in offsets.items():
             if place.topic == EVENTS.name:
-                self._readers[place] = start_reader(self._bootstrap, *place, offset, queue_kb=QUEUE_KB)
+                self._readers[place] = self._reader(place, offset)
             else:
                 self._consumer.seek(place, offset)
 
@@ -113,4 +113,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
             "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
             place.topic, place.partition, skipped.start, skipped.stop - 1,
         )  # fmt: skip
-        self._readers[place] = start_reader(self._bootstrap, *place, skipped.stop, queue_kb=QUEUE_KB)
+        self._readers[place] = self._reader(place, skipped.stop)
+
+    def _reader(self, place: TopicPartition, offset: int) -> PartitionReader:
+        return start_reader(self._bootstrap, place.topic, place.partition, offset, queue_kb=QUEUE_KB)

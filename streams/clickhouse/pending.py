@@ -9,11 +9,15 @@ crosses the end of a full or announced batch, so a batch consists of whole chunk
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import TYPE_CHECKING, cast
 
 from headrace.streams.clickhouse.batches import RowBatch, convert, joined
 from headrace.streams.clickhouse.cuts import full_end, next_cut
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
+
+if TYPE_CHECKING:
+    from headrace.streams.native import speedups
 
 CHUNK_RECORDS = 2048
 """Number of records from which on a chunk is converted."""
@@ -164,7 +168,7 @@ class Pending:
 
 
 def _bytes_of(records: Sequence[LogRecord]) -> int:
-    if SPEEDUPS is not None and isinstance(records[0] if records else None, SPEEDUPS.Arrival):
-        return sum([record.size for record in records])
+    if SPEEDUPS is not None and records and isinstance(records[0], SPEEDUPS.Arrival):
+        return sum([cast("speedups.Arrival", record).size for record in records])
     held = sum([len(record.key or b"") + len(record.value or b"") for record in records])
     return held + sum([len(name) + len(content or b"") for record in records for name, content in record.headers])
