@@ -9,15 +9,11 @@ crosses the end of a full or announced batch, so a batch consists of whole chunk
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, cast
 
 from headrace.streams.clickhouse.batches import RowBatch, convert, joined
 from headrace.streams.clickhouse.cuts import full_end, next_cut
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
-
-if TYPE_CHECKING:
-    from headrace.streams.native import speedups
 
 CHUNK_RECORDS = 2048
 """Number of records from which on a chunk is converted."""
@@ -168,7 +164,11 @@ class Pending:
 
 
 def _bytes_of(records: Sequence[LogRecord]) -> int:
-    if SPEEDUPS is not None and records and isinstance(records[0], SPEEDUPS.Arrival):
-        return sum([cast("speedups.Arrival", record).size for record in records])
-    held = sum([len(record.key or b"") + len(record.value or b"") for record in records])
-    return held + sum([len(name) + len(content or b"") for record in records for name, content in record.headers])
+    return sum([_size_of(record) for record in records])
+
+
+def _size_of(record: LogRecord) -> int:
+    if SPEEDUPS is not None and isinstance(record, SPEEDUPS.Arrival):
+        return record.size  # without making its parts into objects
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum([len(name) + len(content or b"") for name, content in record.headers])
