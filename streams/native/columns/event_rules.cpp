@@ -36,7 +36,8 @@ bool can_fill(Form form, Kind kind, bool is_sampled) {
     return false;
 }
 
-// Fills `cell` with a value that fits a column of this form; false in doubt.
+// Fills `cell` of a column of this form, which can be filled with a field of this kind; false in doubt. A negative number
+// becomes one that no column holds.
 bool fill(Form form, Kind kind, const Value& value, int64_t sampled, Cell& cell) {
     if (value.is_null) return true;
     switch (form) {
@@ -49,11 +50,7 @@ bool fill(Form form, Kind kind, const Value& value, int64_t sampled, Cell& cell)
             cell.compact = value.json.front() == '{' || value.json.front() == '[';
             return true;
         case Form::kNumber: cell.bits = std::bit_cast<uint64_t>(value.number.value); break;
-        default: {
-            const int64_t count = kind == Kind::kTokens ? sampled : value.number.integer;
-            if (count < 0) return false;
-            cell.bits = static_cast<uint64_t>(count);
-        }
+        default: cell.bits = static_cast<uint64_t>(kind == Kind::kTokens ? sampled : value.number.integer);
     }
     cell.is_null = false;
     return true;
@@ -123,8 +120,8 @@ bool EventRules::make_kind(Fact fact, PyObject* entry, PyObject* columns) {
     return true;
 }
 
-// As `from_headers` of schemas/envelope.py, for the envelopes that an arrival has a time of. A negative number, such as
-// a malformed sequence number, becomes one that no column holds.
+// As `from_headers` of schemas/envelope.py, for the envelopes that an arrival has a time of. A malformed sequence number
+// is negative, and so becomes one that no column holds.
 bool EventRules::read_own(const Arrival* arrival, bool has_trajectory, std::vector<Cell>& cells) const {
     if (arrival->time_ms == kNoTime || arrival->subject == nullptr) return false;
     bool has_sequence = false;

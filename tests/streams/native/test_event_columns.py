@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.arrays import encode_array
+from headrace.schemas.arrays import TokenIds, encode_array
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT
 from headrace.schemas.events import ClockTicked, ModelCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.examples import EXAMPLES
-from headrace.schemas.model import Record
+from headrace.schemas.model import Part, Record
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.tick import tick
 from headrace.streams.clickhouse import event_rows, tables
@@ -265,6 +265,26 @@ def test_a_field_that_the_module_cannot_convert_leaves_its_type_to_python(
     columns, lag = make_columns(SPEEDUPS.EVENT_FIELDS)
     assert lag == NativeLag(types=frozenset({model.TYPE}))
     assert model.TYPE not in columns.types
+
+
+class Sampled(Part):
+    token_ids: TokenIds | None = None
+
+
+class StartedWithTokens(TrajectoryStarted):
+    token_ids: TokenIds | None = None
+
+
+class StartedWithSampled(TrajectoryStarted):
+    sampled: Sampled = Sampled()
+
+
+@pytest.mark.parametrize("model", [StartedWithTokens, StartedWithSampled])
+def test_a_start_with_an_array_is_left_to_python(model: type[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_rows, "FACTS", (model,))
+    columns, lag = make_columns({model.TYPE: "*"})
+    assert columns is not None
+    assert lag == NativeLag(types=frozenset({model.TYPE}))
 
 
 def test_started_with_every_field() -> None:
