@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.schemas.side_topics import ReplayFinished
     from headrace.streams.rewards.judge_client import JudgeClient
     from headrace.streams.rules import Rules
-    from headrace.streams.workers import WorkersConfig
+    from headrace.streams.workers_config import WorkersConfig
 
 STAGES = ("events", "trajectories", "rewards")
 
@@ -77,6 +77,7 @@ def command(
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
     from headrace.schemas.side_topics import ReplayStage
+    from headrace.streams.memory import fit_memory_to_folds
     from headrace.streams.replay.catalog import delete_replay
     from headrace.streams.replay.delivery import DeliveryFailed
     from headrace.streams.replay.fold_processes import FoldFailed
@@ -112,6 +113,7 @@ def command(
         async with judge_client(workers) as judging:
             return await run_replay(replace(config, judging=judging), progress)
 
+    fit_memory_to_folds()
     try:
         done = run_with_kafka(bootstrap, run)
     except (LookupError, ValueError, ReplayRefused, FoldFailed, DeliveryFailed) as error:
@@ -129,7 +131,7 @@ def command(
 def workers_of(settings: "Settings", bootstrap: str) -> "WorkersConfig":
     """Returns the settings of the live workers."""
     from headrace.deploy.configuration.settings import configured
-    from headrace.streams.workers import WorkersConfig
+    from headrace.streams.workers_config import WorkersConfig
 
     return configured(settings, "workers", WorkersConfig, bootstrap=bootstrap, data_dir=settings.data)
 

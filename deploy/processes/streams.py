@@ -9,7 +9,7 @@ from headrace.deploy.processes.process import Flow, Process
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
     from headrace.streams.assembly.assembler import AssemblerConfig
-    from headrace.streams.workers import WorkersConfig
+    from headrace.streams.workers_config import WorkersConfig
 
 
 def assembler_config(settings: "Settings") -> "AssemblerConfig":
@@ -25,7 +25,7 @@ def workers_config(settings: "Settings", name: str = "workers") -> "WorkersConfi
     """Returns the configuration of the process ``name``: ``workers`` (score and group), ``score``, ``group``, or
     ``streams`` (both, with the assembler). The options of ``workers`` apply to all of these."""
     from headrace.deploy.configuration.settings import configured
-    from headrace.streams.workers import WorkersConfig
+    from headrace.streams.workers_config import WorkersConfig
 
     return configured(
         settings,
@@ -48,13 +48,13 @@ def _assembler(settings: "Settings") -> tuple[str, Callable[..., Awaitable[None]
 
 
 def _assemble(settings: "Settings") -> int:
-    from headrace.deploy.processes.assembler_memory import fit_memory_to_assembler
     from headrace.deploy.processes.telemetry import observe_lag_of
     from headrace.deploy.system.until_stopped import until_stopped
+    from headrace.streams.memory import fit_memory_to_folds
 
     group, run = _assembler(settings)
     observe_lag_of("assemble", settings, [group])
-    fit_memory_to_assembler()
+    fit_memory_to_folds()
     return until_stopped(run)
 
 
@@ -77,7 +77,7 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
 
 def _on_faust() -> tuple[str, ...]:
     """Returns the names of the processors that a ``workers`` process runs."""
-    from headrace.streams.workers import PROCESSORS
+    from headrace.streams.workers_config import PROCESSORS
 
     return PROCESSORS
 
@@ -120,7 +120,7 @@ WORKERS = Process(
     settings=("kafka",),
     needs=("kafka",),
     metrics=True,
-    configuration="headrace.streams.workers:WorkersConfig",
+    configuration="headrace.streams.workers_config:WorkersConfig",
     configure=workers_config,
     memory_mb=200,
 )

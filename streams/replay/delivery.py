@@ -5,22 +5,23 @@ Records of a partition arrive in the order in which they were sent, each once.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from headrace.schemas.envelope import Headers
 from headrace.schemas.kafka.clients import COMPRESSION, MAX_REQUEST_BYTES
+from headrace.schemas.kafka.sending import OutgoingRecord
 from headrace.schemas.kafka.waits import STOP_S
 
 logger = logging.getLogger(__name__)
 
-_UNACKNOWLEDGED = 5_000
+UNACKNOWLEDGED = 5_000
 """Records sent and not acknowledged, at most: an interrupted replay lacks no more of what it had written."""
-_UNACKNOWLEDGED_KB = 64 * 1024
+UNACKNOWLEDGED_KB = 64 * 1024
 """The same in KiB of keys, values and headers."""
+_OF_KEY = -1
 _WAIT_S = 0.1
 _POLL_EVERY = 100
 """Acknowledgements are looked at once in so many records."""
@@ -34,38 +35,36 @@ class Delivery:
     """Sends records, a bounded number of them ahead of their acknowledgements; made by :func:`open_delivery`."""
 
     def __init__(self, producer: Producer, failures: list[KafkaError]) -> None:
-        """``failures``: where the producer's fatal errors go."""
+        """``failures``: where the errors of ``producer`` and of its records go."""
         self._producer = producer
         self._failures = failures
         self._sent = 0
 
-    async def send(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> None:
-        """Send a record, once there is room for it. ``timestamp_ms``: Unix milliseconds, from 1 (0 would become now).
+    async def send(self, records: Iterable[OutgoingRecord]) -> None:
+        """Send ``records``, each once there is room for it. Their timestamps are not limited; 0 becomes now.
 
         Raises :class:`DeliveryFailed` where a record that was sent before could not be written.
         """
-        while True:
-            self._check()
-            try:
-                self._producer.produce(
-                    topic,
-                    value,
-                    key,
-                    partition=partition,
-                    headers=[*headers],
-                    timestamp=timestamp_ms,
-                    on_delivery=self._acknowledged,
-                )
-                break
-            except KafkaException as error:  # fatal: an earlier record could not be written
-                raise DeliveryFailed(f"a record could not be written: {error.args[0].str()}") from error
-            except BufferError:
-                await asyncio.to_thread(self._producer.poll, _WAIT_S)
-        self._sent += 1
-        if self._sent % _POLL_EVERY == 0:
-            self._producer.poll(0)
+        for topic, key, value, headers, timestamp_ms, partition in records:
+            while True:
+                self._check()
+                try:
+                    self._producer.produce(
+                        topic,
+                        value,
+                        key,
+                        partition=_OF_KEY if partition is None else partition,
+                        timestamp=timestamp_ms or 0,
+                        headers=[*headers],
+                    )
+                    break
+                except KafkaException as error:  # fatal: an earlier record could not be written
+                    raise DeliveryFailed(f"a record could not be written: {error.args[0].str()}") from error
+                except BufferError:
+                    await asyncio.to_thread(self._producer.poll, _WAIT_S)
+            self._sent += 1
+            if self._sent % _POLL_EVERY == 0:
+                self._producer.poll(0)
 
     async def flush(self) -> None:
         """Wait until every record is acknowledged; raises ``DeliveryFailed`` where one could not be written."""
@@ -80,10 +79,6 @@ class Delivery:
         except KafkaException as error:  # fatal
             self._failures.append(error.args[0])
             return 0
-
-    def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failures.append(error)
 
     def _check(self) -> None:
         if self._failures:
@@ -103,13 +98,17 @@ async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
         "compression.type": COMPRESSION,
         "linger.ms": 5,
         "batch.size": 1024 * 1024,
+        "partitioner": "murmur2_random",
         "message.max.bytes": MAX_REQUEST_BYTES,
-        "queue.buffering.max.messages": _UNACKNOWLEDGED,
-        "queue.buffering.max.kbytes": _UNACKNOWLEDGED_KB,
+        "queue.buffering.max.messages": UNACKNOWLEDGED,
+        "queue.buffering.max.kbytes": UNACKNOWLEDGED_KB,
         # What goes wrong for good is raised; that the broker is away this process's other clients log once a minute.
         "log_level": 2,
     }
     failures: list[KafkaError] = []
+    # Only errors: a call for each record that was written would take as long as sending it.
+    settings["delivery.report.only.error"] = True
+    settings["on_delivery"] = lambda error, _: failures.append(error)
     # Without a callback a fatal error would be raised by whichever call looks at acknowledgements next.
     settings["error_cb"] = lambda error: failures.append(error) if error.fatal() else None
     producer = Producer(settings, logger=logger)

@@ -7,6 +7,7 @@ stdout: for each of these a frame, its length in four bytes before it. The proce
 """
 
 import asyncio
+import fcntl
 import logging
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from confluent_kafka import KafkaException
 
 from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.memory import fit_memory_to_folds
 from headrace.streams.replay.folded_partition import RangeExpired, fold_span
 from headrace.streams.replay.portion_codec import Failure, to_bytes
 from headrace.streams.replay.trajectories import Portion
@@ -23,6 +25,8 @@ from headrace.streams.replay.trajectories import Portion
 logger = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
+_PIPE_BYTES = 1024 * 1024
+"""Size of the pipe to the replay: what an unprivileged process may set. Its reader wakes less often."""
 _TASK_BYTES = 64 * 1024 * 1024
 """Largest task: a range of a partition takes some 60 bytes."""
 _AHEAD = 2
@@ -87,6 +91,10 @@ async def _serve() -> None:
 async def _answer(requested: "asyncio.Queue[int]", portions: "Mapping[int, asyncio.Queue[Portion | Failure]]") -> None:
     """Write the portions that are requested, until the reader has gone."""
     try:
+        fcntl.fcntl(sys.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except OSError as error:
+        logger.debug("the pipe keeps its size: %s", error)
+    try:
         while True:
             partition = await requested.get()
             await asyncio.to_thread(_write, to_bytes(await portions[partition].get()))
@@ -95,11 +103,13 @@ async def _answer(requested: "asyncio.Queue[int]", portions: "Mapping[int, async
 
 
 def _write(frame: bytes) -> None:
-    sys.stdout.buffer.write(len(frame).to_bytes(LENGTH_BYTES))
-    sys.stdout.buffer.write(frame)
-    sys.stdout.buffer.flush()
+    # Under PYTHONUNBUFFERED, sys.stdout would lose what is left of a write that a stop of the process interrupts.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        output.write(len(frame).to_bytes(LENGTH_BYTES))
+        output.write(frame)
 
 
 if __name__ == "__main__":
+    fit_memory_to_folds()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     asyncio.run(_serve())

@@ -21,6 +21,8 @@ from headrace.streams.replay.portion_codec import Failure, from_bytes
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.replay.trajectories import Portion
 
+_BUFFERED_BYTES = 4 * 1024 * 1024
+"""What has been read of a frame at which asyncio starts to pause reading: with its default, every 64 KiB."""
 _STOP_S = 5.0
 """A process that has not ended so long after its input is killed."""
 
@@ -58,6 +60,7 @@ class FoldedPartitions:
             *("-m", "headrace.streams.replay.fold_process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=_BUFFERED_BYTES,
             start_new_session=True,  # Ctrl-C ends the replay, and the end of its input this process
         )
         opened.push_async_callback(_stop, process)

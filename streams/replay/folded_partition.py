@@ -41,7 +41,7 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
             try:
                 async for records in _read(reader, span.stop):
                     for _ in rederivation.take(records):
-                        if is_full(rederivation.pending):
+                        if is_full(rederivation):
                             yield rederivation.portion()
                     if rederivation.pending.records >= _RECORDS:
                         yield rederivation.portion()
@@ -64,9 +64,9 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
     yield rederivation.finish()
 
 
-def is_full(portion: Portion) -> bool:
-    """Whether nothing more is to be added to ``portion``."""
-    return len(portion.items) >= _ITEMS or portion.payload_bytes >= _BYTES
+def is_full(rederivation: Rederivation) -> bool:
+    """Whether nothing more is to be added to its pending portion."""
+    return len(rederivation.pending.items) >= _ITEMS or rederivation.pending_bytes >= _BYTES
 
 
 async def _read(reader: PartitionReader, stop: int) -> AsyncIterator[Sequence[LogRecord]]:

@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from headrace.schemas.records.group import TrainingGroup
-from headrace.schemas.topics import ALERTS, DEAD_LETTERS, TRAINING
+from headrace.schemas.topics import TRAINING
 from headrace.streams.grouping.group import SOURCE
 from headrace.streams.grouping.group_state import GroupState, remembered
 from headrace.streams.grouping.groups import GroupChanges, Groups
 from headrace.streams.processors.group import TRAINED, GroupOperator
 from headrace.streams.raw import LogRecord, Outgoing
-from headrace.streams.replay.rewards import UNREADABLE
+from headrace.streams.replay.rewards import written
 from headrace.streams.rules import Rules
-from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
+from headrace.streams.runtime.operator_run import OperatorRun
 from headrace.streams.runtime.processor import Effects
-from headrace.streams.runtime.runtime import Runtime
 
 CUT = "rewards_cut_at_begin"
 OPEN = "rewards_open_at_end"
@@ -34,11 +33,8 @@ class Regrouping:
         self.counts: Counter[str] = Counter()
         """Numbers of decided and undecided rewards, by reason."""
         self._cut_ms: int | None = None
-        self._runtime = Runtime(SOURCE, strict=True)
-        self._operators = [RangeGroupOperator(rules, self.counts, lambda: self._cut_ms) for _ in range(partitions)]
-        self._partitions = [MemoryPartition() for _ in range(partitions)]
-        for number, (operator, partition) in enumerate(zip(self._operators, self._partitions, strict=True)):
-            self._runtime.assign(number, operator, partition)
+        operators = [RangeGroupOperator(rules, self.counts, lambda: self._cut_ms) for _ in range(partitions)]
+        self._runs = [OperatorRun(SOURCE, operator, strict=True) for operator in operators]
 
     def cut(self, time_ms: int) -> None:
         """Note that records may be missing at ``time_ms``: the range begins there, or a trajectory was skipped."""
@@ -46,24 +42,20 @@ class Regrouping:
 
     def take(self, record: LogRecord) -> list[Outgoing]:
         """Process the next record of ``rewards``; returns what is written because of it."""
-        run_to_end(self._runtime.process([record]))
-        return self._written(record.partition)
+        run = self._runs[record.partition]
+        run.process(record)
+        return written(run.flush()[1], self.counts)
 
     def finish(self, end_ms: int) -> list[Outgoing]:
         """Advance stream time to the end of the range; groups that are still open are counted."""
         out = []
-        for number in range(len(self._partitions)):
-            run_to_end(self._runtime.advance({number: end_ms}))
-            out += self._written(number)
+        for run in self._runs:
+            run.operator.advance(end_ms, 0)
+            out += written(run.flush()[1], self.counts)
         decided = sum(count for name, count in self.counts.items() if name in (CUT, REPEATED, TRAINED))
         rejected = sum(count for name, count in self.counts.items() if name.startswith("rejected_"))
         self.counts[OPEN] = self.counts.pop("grouped", 0) - decided - rejected
         return out
-
-    def _written(self, number: int) -> list[Outgoing]:
-        made = self._partitions[number].written()
-        self.counts[UNREADABLE] += sum(each.topic is DEAD_LETTERS for each in made)
-        return [each for each in made if each.topic is not ALERTS]
 
 
 class RangeGroupOperator(GroupOperator):
@@ -88,8 +80,13 @@ class RangeGroupOperator(GroupOperator):
             self._counts[REPEATED] += self._changes.ignored - ignored
 
     def flush(self) -> Effects:
-        """Decisions of groups that are complete in the range, without live grouping's counts of rollouts."""
+        """Decisions of groups that are complete in the range, without live grouping's counts of rollouts and without
+        state, which a replay does not store.
+        """
         changes = self._changes
+        if not changes.outputs:
+            self._changes = GroupChanges()
+            return Effects()
         cut = set(self._cut(changes))
         self._counts[CUT] += len(cut)
         kept = []
@@ -107,12 +104,13 @@ class RangeGroupOperator(GroupOperator):
                 self._counts[f"rejected_{record.reason}"] += 1
             kept.append(decided._replace(rollouts=None))
         changes.outputs[:] = kept
+        changes.stored.clear()
         return super().flush()
 
     def _cut(self, changes: GroupChanges) -> Iterator[str]:
         """Trajectories (:func:`remembered`) whose group closed incomplete so early that the range may have cut it."""
         cut_ms = self._cut_ms()
-        if cut_ms is None or not changes.outputs:
+        if cut_ms is None:
             return
         for state in changes.stored.values():
             if not isinstance(state, GroupState) or state.closed is None or state.cohort_key is not None:

@@ -55,7 +55,7 @@ class ReplayPipeline:
         self._spans = spans
         self._begun: set[int] = set()
         self._placement = Placement(partitions)
-        self._next_offset: Counter[tuple[Topic, int]] = Counter()
+        self._next_offset: Counter[tuple[str, int]] = Counter()
         self._rescoring = Rescoring(rules, verdicts or {})
         self._regrouping = Regrouping(rules, partitions=partitions.get(REWARDS, max(spans, default=0) + 1))
         further = tuple(further)
@@ -143,6 +143,6 @@ class ReplayPipeline:
     def _stored(self, outgoing: Outgoing, partition: int) -> StoredRecord:
         """``outgoing`` as it will stand in its side topic."""
         topic, message, timestamp_ms = outgoing
-        offset = self._next_offset[topic, partition]
-        self._next_offset[topic, partition] += 1
+        offset = self._next_offset[topic.name, partition]
+        self._next_offset[topic.name, partition] = offset + 1
         return StoredRecord(topic.name, partition, offset, timestamp_ms, message.key, message.value, message.headers)

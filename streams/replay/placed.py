@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aiokafka.partitioner import DefaultPartitioner
-
+from headrace.schemas.kafka.sending import partition_of
 from headrace.schemas.topics import Topic
 from headrace.streams.raw import Outgoing
-
-_PARTITIONER = DefaultPartitioner()
 
 
 class Placed(NamedTuple):
@@ -23,8 +20,8 @@ class Placement:
 
     def __init__(self, partitions: Mapping[Topic, int]) -> None:
         """``partitions``: how many each topic has."""
-        self._numbers = {topic: list(range(count)) for topic, count in partitions.items()}
+        self._numbers = {topic.name: range(count) for topic, count in partitions.items()}
 
     def place(self, outgoing: Outgoing) -> Placed:
         """``outgoing`` with its partition, which follows from its key."""
-        return Placed(outgoing, int(_PARTITIONER(outgoing.message.key, self._numbers[outgoing.topic], None)))
+        return Placed(outgoing, partition_of(outgoing.message.key, self._numbers[outgoing.topic.name]))

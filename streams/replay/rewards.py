@@ -8,18 +8,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from headrace.schemas.kafka.read_back import Place
-from headrace.schemas.topics import ALERTS, DEAD_LETTERS, TRAJECTORIES, Topic
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, Topic
 from headrace.streams.processors.decider import Decider, Verdicts
 from headrace.streams.processors.score import ScoreOperator, restore_score
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rules import Rules
-from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
+from headrace.streams.runtime.in_memory import run_to_end
+from headrace.streams.runtime.operator_run import OperatorRun
 from headrace.streams.runtime.processor import Outside, Start
-from headrace.streams.runtime.runtime import Runtime
 from headrace.streams.scoring.score import SOURCE
 
 WAITING = "rewards_waiting_for_feedback_at_end"
 UNREADABLE = "unreadable"
+
+_AT_MOST = 500
+"""Windows that are closed at a time: as many trajectories are read back at once."""
 
 
 class Rescoring:
@@ -31,28 +34,34 @@ class Rescoring:
         """Numbers of scored trajectories, and of unscored ones by label."""
         self._rules = rules
         self._partitions: dict[int, _Partition] = {}
-        self._runtime = Runtime(SOURCE, _RecordedDecider(self, rules, verdicts), strict=True)
+        self._waiting: dict[int, _Partition] = {}  # those whose join has had state
+        self._decider = Decider(rules.rewards, Outside(self.read_back), verdicts)
 
     def take(self, record: LogRecord) -> list[Outgoing]:
         """Process the next record of ``trajectories`` or ``feedback``; returns rewards and dead letters."""
-        partition = self._partition(record.partition)
-        if record.topic == TRAJECTORIES.name:
-            partition.latest = record
-        run_to_end(self._runtime.process([record]))
-        partition.latest = None
-        return self._written([record.partition])
+        number = record.partition
+        if number not in self._partitions:
+            self._partitions[number] = _Partition(restore_score(self._rules, Start())[0])
+        partition = self._partitions[number]
+        partition.run.process(record)
+        if partition.operator.waits:
+            self._waiting[number] = partition
+            partition.hold(record)
+        return self._flushed(number, partition)
 
     def pass_time(self, now_ms: int) -> list[Outgoing]:
         """The rewards of windows that ended before ``now_ms``, in stream time."""
-        due = [number for number, partition in self._partitions.items() if partition.operator.is_due(now_ms)]
-        run_to_end(self._runtime.advance(dict.fromkeys(due, now_ms)))
-        return sorted(self._written(sorted(due)), key=lambda each: each.timestamp_ms)
+        made: list[Outgoing] = []
+        for number, partition in sorted(self._waiting.items()):
+            while partition.operator.is_due(now_ms):
+                partition.operator.advance(now_ms, _AT_MOST)
+                made += self._flushed(number, partition)
+        return sorted(made, key=lambda each: each.timestamp_ms)
 
     def finish(self, end_ms: int) -> list[Outgoing]:
         """Advance stream time to the end of the range; trajectories that still wait are counted."""
         made = self.pass_time(end_ms)
         joins = [partition.operator.join for partition in self._partitions.values()]
-        self.counts += self._runtime.counts
         self.counts[WAITING] = sum(join.open for join in joins)
         for join in joins:
             self.counts += join.counts
@@ -62,59 +71,44 @@ class Rescoring:
         """The held records at ``places``."""
         return {(number, offset): self._partitions[number].by_offset[offset] for number, offset in places}
 
-    def hold(self, operators: Mapping[int, ScoreOperator]) -> None:
-        """Hold trajectories that may be scored (again) later, as long as the join remembers them."""
-        for number, operator in operators.items():
-            for offset, trajectory in operator.joining.items():
-                self._partitions[number].hold(trajectory.trajectory_id, offset)
-
-    def _partition(self, number: int) -> "_Partition":
-        if number not in self._partitions:
-            operator, _ = restore_score(self._rules, Start())
-            self._partitions[number] = _Partition(operator)
-            self._runtime.assign(number, operator, self._partitions[number])
-        return self._partitions[number]
-
-    def _written(self, numbers: Iterable[int]) -> list[Outgoing]:
-        made = [each for number in numbers for each in self._partitions[number].written()]
-        self.counts[UNREADABLE] += sum(each.topic is DEAD_LETTERS for each in made)
-        return [each for each in made if each.topic is not ALERTS]
+    def _flushed(self, number: int, partition: "_Partition") -> list[Outgoing]:
+        """Rewards and dead letters that ``partition`` has made since the last call, once what is due is decided."""
+        if partition.operator.changes.due:
+            run_to_end(self._decider.complete({number: partition.operator}))
+        effects, outgoing = partition.run.flush()
+        partition.forget(effects.state)
+        for name, count in effects.counts.items():
+            self.counts[name] += count
+        return written(outgoing, self.counts)
 
 
-class _Partition(MemoryPartition):
-    """A partition in memory, with the records that may be scored again."""
+def written(outgoing: Iterable[Outgoing], counts: Counter[str]) -> list[Outgoing]:
+    """What of ``outgoing`` a replay writes: all but alerts. Dead letters are counted in ``counts``."""
+    kept = [each for each in outgoing if each.topic is not ALERTS]
+    for each in kept:
+        if each.topic is DEAD_LETTERS:
+            counts[UNREADABLE] += 1
+    return kept
+
+
+class _Partition:
+    """The operator of a partition, and the records that may be scored again."""
 
     def __init__(self, operator: ScoreOperator) -> None:
-        super().__init__()
         self.operator = operator
-        self.latest: LogRecord | None = None
-        """The trajectory that is being processed."""
+        self.run = OperatorRun(SOURCE, operator, strict=True)
         self.by_offset: dict[int, LogRecord] = {}
         """Trajectories that the join remembers."""
         self._offsets: dict[bytes, int] = {}
 
-    def hold(self, name: str, offset: int) -> None:
-        if self.latest is not None and self._offsets.setdefault(name.encode(), offset) == offset:
-            self.by_offset[offset] = self.latest
+    def hold(self, record: LogRecord) -> None:
+        """Hold ``record`` if it is a trajectory that the operator has just passed to its join."""
+        for offset, trajectory in self.operator.joining.items():
+            if self._offsets.setdefault(trajectory.trajectory_id.encode(), offset) == offset:
+                self.by_offset[offset] = record
 
-    async def commit(
-        self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
-    ) -> None:
-        """As :class:`MemoryPartition`, and drop what the join forgets."""
-        await super().commit(offsets, {key: value and b"" for key, value in state.items()}, outgoing)
+    def forget(self, state: Mapping[bytes, bytes | None]) -> None:
+        """Drop the trajectories that the join has dropped from its ``state``."""
         for name, value in state.items():
             if value is None and name in self._offsets:
                 del self.by_offset[self._offsets.pop(name)]
-
-
-class _RecordedDecider(Decider):
-    """Scores with given verdicts."""
-
-    def __init__(self, rescoring: Rescoring, rules: Rules, verdicts: Verdicts) -> None:
-        super().__init__(rules.rewards, Outside(rescoring.read_back), verdicts)
-        self._rescoring = rescoring
-
-    async def complete(self, operators: Mapping[int, ScoreOperator]) -> None:
-        """Hold new trajectories, then score what is due."""
-        self._rescoring.hold(operators)
-        await super().complete(operators)

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -32,8 +33,7 @@ from headrace.streams.replay.order import LogTimeOrder
 from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
 from headrace.streams.replay.range import Bound
 from headrace.streams.replay.sink import ReplaySink, sha256_of
-from headrace.streams.replay.verdicts import asked, read_rewards, recorded
-from headrace.streams.rewards.judge_client import Judging
+from headrace.streams.replay.verdicts import Judging, asked, read_rewards, recorded
 from headrace.streams.rewards.registry import ANY_AGENT
 from headrace.streams.rules import Rules
 from headrace.streams.scoring.score_intake import uses_feedback
@@ -121,9 +121,8 @@ async def _flow(
     """Everything that is read of ``places``, in stream time, through the pipeline into the sink."""
     order: LogTimeOrder[TopicPartition, Item] = LogTimeOrder(places)
     while True:
-        for time_ms, place, item in order.ready():
-            for placed in pipeline.take(time_ms, place.partition, item):
-                await sink.write(*placed)
+        made = (pipeline.take(time_ms, place.partition, item) for time_ms, place, item in order.ready())
+        await sink.write(chain.from_iterable(made))
         if not order.starving:
             break
         starving = list(order.starving)
@@ -139,8 +138,7 @@ async def _flow(
             progress(len(records))
             if is_last:
                 order.end(place)
-    for placed in pipeline.finish():
-        await sink.write(*placed)
+    await sink.write(pipeline.finish())
 
 
 async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:

@@ -8,23 +8,26 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from headrace.schemas.envelope import Headers
 from headrace.schemas.ids import derived_id
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.kafka.sending import OutgoingRecord
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.side_topics import MANIFEST, REFERENCES, ReplayFinished, Written, side_topic
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message, record_message
-from headrace.streams.raw import Outgoing
-from headrace.streams.replay.delivery import Delivery
+from headrace.streams.raw import Outgoing, to_send
+from headrace.streams.replay.delivery import UNACKNOWLEDGED, UNACKNOWLEDGED_KB, Delivery
+from headrace.streams.replay.placed import Placed
 
 SOURCE = "/streams/replay"
 
-_HELD = 10_000
-"""Records that are held until what an interrupted run wrote is seen to be the same."""
+_HELD, _HELD_BYTES = 2 * UNACKNOWLEDGED, 2 * UNACKNOWLEDGED_KB * 1024
+"""Records that are held until what an interrupted run wrote is seen to be the same, and their size. What that run had
+sent, the broker had up to so many unacknowledged records: more are only held where this run writes something else."""
 
 
 class ReplayRefused(RuntimeError):
@@ -35,6 +38,9 @@ class ReplayRefused(RuntimeError):
 class _Partition:
     """What was written to one partition so far."""
 
+    topic: str
+    """Name of its side topic."""
+    number: int
     there: int = 0
     """Records that an earlier, interrupted run left."""
     digest_there: str = ""
@@ -55,9 +61,12 @@ class ReplaySink:
         self._topics = {topic: side_topic(topic, name, count) for topic, count in partitions.items()}
         self._header = (REFERENCES, references)
         self._partitions = {
-            (topic, number): _Partition() for topic, count in partitions.items() for number in range(count)
+            (topic.name, number): _Partition(self._topics[topic].name, number)
+            for topic, count in partitions.items()
+            for number in range(count)
         }
-        self._held: list[tuple[Topic, int, Message, Headers, int]] = []
+        self._held: list[OutgoingRecord] = []
+        self._held_bytes = 0
         self._unseen = 0  # partitions in which an earlier run left records that are not seen to be the same yet
 
     async def prepare(self, bootstrap: str) -> None:
@@ -80,73 +89,71 @@ class ReplaySink:
     async def _look_at(self, bootstrap: str, topic: Topic, side: Topic) -> None:
         digests: dict[int, Any] = defaultdict(hashlib.sha256)
         async for record in read_to_end(bootstrap, side):
-            if (topic, record.partition) not in self._partitions:
-                raise self._mixed(topic, record.partition)
-            self._partitions[topic, record.partition].there += 1
+            state = self._partitions.get((topic.name, record.partition))
+            if state is None:
+                raise self._mixed(side.name, record.partition)
+            state.there += 1
             _hash(digests[record.partition], record.key, record.value, record.headers, record.timestamp)
         for number, digest in digests.items():
-            self._partitions[topic, number].digest_there = digest.hexdigest()
+            self._partitions[topic.name, number].digest_there = digest.hexdigest()
             self._unseen += 1
 
-    async def write(self, outgoing: Outgoing, partition: int) -> None:
-        """Send one record to ``partition``, or see that it is there.
+    async def write(self, placed: Iterable[Placed]) -> None:
+        """Send records to their partitions, or see that they are there.
 
         Raises :class:`ReplayRefused` where something else is.
         """
-        topic, message, timestamp_ms = outgoing
-        timestamp_ms = max(1, timestamp_ms)  # a record without a usable time has 0, which clients take for now
-        state = self._partitions[topic, partition]
-        headers = [*message.headers, self._header]
-        _hash(state.digest, message.key, message.value, headers, timestamp_ms)
-        state.records += 1
-        if state.records > state.there:
-            self._held.append((topic, partition, message, headers, timestamp_ms))
-        elif state.records == state.there:
-            if state.digest.hexdigest() != state.digest_there:
-                raise self._mixed(topic, partition)
-            self._unseen -= 1
+        for (topic, message, timestamp_ms), number in placed:
+            timestamp_ms = max(1, timestamp_ms)  # a record without a usable time has 0, which clients take for now
+            state = self._partitions[topic.name, number]
+            headers = [*message.headers, self._header]
+            size = _hash(state.digest, message.key, message.value, headers, timestamp_ms)
+            state.records += 1
+            if state.records > state.there:
+                self._held.append(
+                    OutgoingRecord(state.topic, message.key, message.value, headers, timestamp_ms, number)
+                )
+                self._held_bytes += size
+            elif state.records == state.there:
+                if state.digest.hexdigest() != state.digest_there:
+                    raise self._mixed(state.topic, number)
+                self._unseen -= 1
+            if self._unseen and (len(self._held) > _HELD or self._held_bytes > _HELD_BYTES):
+                raise self._mixed(state.topic, number)
         # Nothing is added before everything that is there has been seen to be the same.
         if not self._unseen:
-            await self._send()
-        elif len(self._held) > _HELD:
-            raise self._mixed(topic, partition)
+            held, self._held, self._held_bytes = self._held, [], 0
+            await self._delivery.send(held)
 
     async def finish(self, bootstrap: str) -> list[Written]:
         """Wait until the broker has everything; what each partition holds.
 
         Raises :class:`ReplayRefused` where that is not what was written.
         """
-        for (topic, number), state in self._partitions.items():
+        for state in self._partitions.values():
             if state.records < state.there:
-                raise self._mixed(topic, number)
+                raise self._mixed(state.topic, state.number)
         await self._delivery.flush()
         async with open_consumer(bootstrap) as consumer:
             for topic, side in self._topics.items():
                 ends = await consumer.end_offsets(await partitions_of(consumer, side))
                 for place, end in ends.items():
-                    if end != self._partitions[topic, place.partition].records:
-                        raise self._mixed(topic, place.partition)
+                    if end != self._partitions[topic.name, place.partition].records:
+                        raise self._mixed(side.name, place.partition)
         return [
-            Written(topic=topic.name, partition=number, records=state.records, sha256=state.digest.hexdigest())
-            for (topic, number), state in self._partitions.items()
+            Written(topic=name, partition=number, records=state.records, sha256=state.digest.hexdigest())
+            for (name, number), state in self._partitions.items()
         ]
-
-    async def _send(self) -> None:
-        held, self._held = self._held, []
-        for topic, partition, message, headers, timestamp_ms in held:
-            name = self._topics[topic].name
-            await self._delivery.send(name, partition, message.key, message.value, headers, timestamp_ms)
 
     async def announce(self, finished: ReplayFinished) -> None:
         """Write the manifest: from now on the replay is done."""
-        message = manifest_message(finished)
-        name = side_topic(MANIFEST, self._name).name
-        await self._delivery.send(name, 0, message.key, message.value, message.headers, max(1, finished.end_ms))
+        outgoing = Outgoing(side_topic(MANIFEST, self._name), manifest_message(finished), max(1, finished.end_ms))
+        await self._delivery.send([to_send(outgoing, partition=0)])
         await self._delivery.flush()
 
-    def _mixed(self, topic: Topic, partition: int) -> ReplayRefused:
+    def _mixed(self, side: str, partition: int) -> ReplayRefused:
         return ReplayRefused(
-            f"{self._topics[topic].name}[{partition}] holds other records than this replay writes: its range, its "
+            f"{side}[{partition}] holds other records than this replay writes: its range, its "
             f"settings or the log changed. Choose another name, or `headrace replay {self._name} --delete`"
         )
 
@@ -175,12 +182,23 @@ def _hash(
     value: bytes | None,
     headers: Iterable[tuple[str, bytes | None]],
     timestamp_ms: int,
-) -> None:
-    """Take a record into ``digest``; lengths stand before contents, so that nothing can move between fields."""
-    parts = [key, value]
+) -> int:
+    """Take a record into ``digest``; lengths stand before contents, so that nothing can move between fields.
+
+    Returns the number of bytes that were hashed.
+    """
+    frame = [_framed(key), _framed(value)]
     for name, content in headers:
-        parts += [name.encode(), content]
-    frame = [b"%d %d" % (timestamp_ms, len(parts))]
-    for part in parts:
-        frame += [b"-"] if part is None else [b"%d:" % len(part), part]
-    digest.update(b"\n".join(frame))
+        frame += (_framed_name(name), _framed(content))
+    data = b"%d %d\n%b" % (timestamp_ms, len(frame), b"\n".join(frame))
+    digest.update(data)
+    return len(data)
+
+
+def _framed(part: bytes | None) -> bytes:
+    return b"-" if part is None else b"%d:\n%b" % (len(part), part)
+
+
+@lru_cache(maxsize=256)
+def _framed_name(name: str) -> bytes:
+    return _framed(name.encode())

@@ -6,7 +6,7 @@ counted, and so is what is still open at the end. Everything else is byte for by
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -55,11 +55,6 @@ class Portion:
     is_last: bool = False
     """Whether the range ends here."""
 
-    @property
-    def payload_bytes(self) -> int:
-        """Size of the records in ``items``."""
-        return sum(len(item.message.value) for item in self.items if isinstance(item, Outgoing))
-
 
 class Rederivation:
     """The fold of one partition of the range."""
@@ -68,6 +63,8 @@ class Rederivation:
         """``begins_log``: nothing stood before the range, so nothing can have been cut."""
         self._fold = PartitionFold(limits)
         self._limits = limits
+        self.pending_bytes = 0
+        """Size of the records in :attr:`pending`."""
         self._portion = Portion(partition)
         self._begun = False
         # While a trajectory from before the range may still show up, records are looked at one by one.
@@ -104,11 +101,12 @@ class Rederivation:
         """Skip the batch at ``offsets``, which cannot be decompressed."""
         place = TopicPartition(EVENTS.name, self._portion.partition)
         made = batch_outputs(place, offsets, self._fold.stream_ms)
-        self._portion.items += [outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS]
+        self._add(outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS)
 
     def portion(self) -> Portion:
         """What was folded since the last call."""
         portion, self._portion = self._portion, Portion(self._portion.partition)
+        self.pending_bytes = 0
         return portion
 
     def finish(self) -> Portion:
@@ -132,4 +130,9 @@ class Rederivation:
                 self._portion.items.append(LeftOut(outcome.closed_ms))
             else:
                 self._portion.counts[TRAJECTORIES.name] += isinstance(outcome, History)
-                self._portion.items += outputs_of(outcome)
+                self._add(outputs_of(outcome))
+
+    def _add(self, made: Iterable[Outgoing]) -> None:
+        for outgoing in made:
+            self._portion.items.append(outgoing)
+            self.pending_bytes += len(outgoing.message.value)

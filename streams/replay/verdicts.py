@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
 
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.reward import Reward
@@ -12,9 +13,9 @@ from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import LogRecord
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge import DISAGREEMENT
-from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_inquiry import inquiries, verdicts
-from headrace.streams.rewards.judge_verdict import ERROR, NOTHING_TO_JUDGE, TIMEOUT, UNREADABLE
+from headrace.streams.rewards.judge_question import Question
+from headrace.streams.rewards.judge_verdict import ERROR, NOTHING_TO_JUDGE, TIMEOUT, UNREADABLE, Answer
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import JudgedTerm, Verdict
 from headrace.streams.typed_record import typed
@@ -23,6 +24,13 @@ _FAILED = frozenset({TIMEOUT, ERROR, UNREADABLE, NOTHING_TO_JUDGE})
 
 AT_ONCE = 256
 """Trajectories whose judges are called concurrently."""
+
+
+class Judging(Protocol):
+    """Answers questions, as the client of a judge does."""
+
+    async def ask(self, questions: Sequence[Question], *, within_s: float) -> list[Answer]:
+        """Answer each question, in order; ``judge_timeout`` if there is no answer within ``within_s`` seconds."""
 
 
 async def recorded(terms: Sequence[JudgedTerm], rewards: AsyncIterator[Reward]) -> Verdicts:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
@@ -29,13 +29,6 @@ MAX_RESPONSE_BYTES = 1024 * 1024
 """A longer response is not read."""
 NOT_STRUCTURED = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Statuses of servers that do not support ``response_format``, or not this one."""
-
-
-class Judging(Protocol):
-    """Answers questions."""
-
-    async def ask(self, questions: Sequence[Question], *, within_s: float) -> list[Answer]:
-        """Answer each question, in order; ``judge_timeout`` if there is no answer within ``within_s`` seconds."""
 
 
 class _Failed(Exception):

@@ -7,20 +7,13 @@ code runs live, in ``drive`` and in a replay; they differ in the :class:`Committ
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from headrace.schemas.topics import DEAD_LETTERS
-from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.dead_letters.build import dead_letter_message, time_of
-from headrace.streams.dead_letters.raised import raised
 from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.runtime.operator_run import OperatorRun
 from headrace.streams.runtime.processor import Effects, Hook, Operator
-from headrace.streams.typed_record import check_time
-
-logger = logging.getLogger(__name__)
 
 
 class Committer(Protocol):
@@ -37,39 +30,20 @@ class Committer(Protocol):
 class _Task:
     """The operator of one partition, and what makes its effects durable."""
 
-    def __init__(self, source: str, operator: Operator, committer: Committer, *, strict: bool) -> None:
-        self.operator = operator
-        self._strict = strict
-        self._source = source
+    def __init__(self, run: OperatorRun, committer: Committer) -> None:
+        self.operator = run.operator
+        self._run = run
         self._committer = committer
-        self._letters: list[Outgoing] = []
         self._offsets: dict[str, int] = {}
 
     def process(self, record: LogRecord) -> None:
         self._offsets[record.topic] = record.offset + 1
-        try:
-            check_time(record)
-            self.operator.process(record)
-        except UnreadableRecord as error:
-            logger.warning(
-                "%s: %s[%d]@%d is a dead letter: %s",
-                self._source, record.topic, record.partition, record.offset, error,
-            )  # fmt: skip
-            self._letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))
-        except MemoryError:
-            raise
-        except Exception as error:
-            if self._strict:
-                raise
-            logger.exception("%s raised for %s[%d]@%d", self._source, record.topic, record.partition, record.offset)
-            self._letters += raised(record, error, self._source)
+        self._run.process(record)
 
     async def commit(self) -> tuple[Effects, list[Outgoing]]:
         """Commit the effects since the last call and return them."""
-        effects = self.operator.flush()
+        effects, outgoing = self._run.flush()
         offsets, self._offsets = self._offsets, {}
-        letters, self._letters = self._letters, []
-        outgoing = [*effects.outgoing, *letters]
         if offsets or effects.state or outgoing:
             await self._committer.commit(offsets, effects.state, outgoing)
         return effects, outgoing
@@ -111,7 +85,7 @@ class Runtime:
 
     def assign(self, partition: int, operator: Operator, committer: Committer) -> None:
         """Have ``operator`` process the records of ``partition``."""
-        self._tasks[partition] = _Task(self._source, operator, committer, strict=self._strict)
+        self._tasks[partition] = _Task(OperatorRun(self._source, operator, strict=self._strict), committer)
 
     def release(self) -> None:
         """Release every partition. Uncommitted effects are dropped."""

@@ -16,7 +16,7 @@ from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards, is_ours
 from headrace.streams.rewards.spec import Feedback, RewardSpec
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, TrajectoryArrival
-from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label, unscored
+from headrace.streams.scoring.score import SOURCE, PlainReward, reward_message, score_or_label, unscored
 from headrace.streams.typed_reader import TypedPayload, TypedReader
 from headrace.streams.typed_record import typed
 
@@ -46,7 +46,8 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
     trajectory, traceparent = read_trajectory(record, rewards)
     spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
     if not needs_join(spec):
-        reward, error = score_or_label(trajectory, reference, rewards=rewards)
+        make = Reward if isinstance(trajectory, Trajectory) else PlainReward
+        reward, error = score_or_label(trajectory, reference, rewards=rewards, make=make)
         outgoing = [Outgoing(REWARDS, reward_message(reward, origin=traceparent), record.timestamp)]
         if error is not None:
             outgoing.append(raised_alert(error, SOURCE, record.timestamp, **position_of(record)))

@@ -29,7 +29,7 @@ from headrace.streams.dead_letters.build import original_bytes
 from headrace.streams.faust_shell.faust_app import new_app
 from headrace.streams.grouping.group import GroupState, group, output_message
 from headrace.streams.scoring.score import reward_message, score
-from headrace.streams.workers import WorkersConfig
+from headrace.streams.workers_config import WorkersConfig
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 
 WORKER = """

@@ -20,7 +20,8 @@ from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, TO
 from headrace.schemas.wire import record_message
 from headrace.streams.lag import measure_lag
 from headrace.streams.topology import TOPOLOGY
-from headrace.streams.workers import PROCESSORS, consumer_group
+from headrace.streams.workers import consumer_group
+from headrace.streams.workers_config import PROCESSORS
 from tests.streams.builders import session
 
 pytestmark = pytest.mark.kafka

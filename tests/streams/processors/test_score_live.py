@@ -25,7 +25,8 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, encode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
-from headrace.streams.workers import WorkersConfig, run_workers
+from headrace.streams.workers import run_workers
+from headrace.streams.workers_config import WorkersConfig
 from tests.clocks import with_producers_time
 from tests.streams.attempts import attempt, trajectory_message
 from tests.streams.judged_rewards import WINDOW_MS

@@ -1,10 +1,17 @@
 """Ranges of ``events`` on a real broker, folded in this process and in others."""
 
 import asyncio
+import fcntl
+import os
+import signal
 import subprocess
 import sys
+import termios
+import time
+from array import array
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import IO
 
 import msgspec
 import psutil
@@ -19,10 +26,11 @@ from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import Outgoing, StoredRecord
-from headrace.streams.replay.fold_process import FoldTask, RangeToFold
+from headrace.streams.replay.fold_process import LENGTH_BYTES, FoldTask, RangeToFold
 from headrace.streams.replay.fold_processes import FoldedPartitions, FoldFailed, fold_partitions
 from headrace.streams.replay.folded_partition import RangeExpired, fold_span, is_full
 from headrace.streams.replay.input import find_spans
+from headrace.streams.replay.portion_codec import to_bytes
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.replay.trajectories import Portion, Rederivation
 from tests.streams.assembly.test_assembler import produce
@@ -92,10 +100,10 @@ def test_a_portion_ends_with_its_bytes() -> None:
     fold = Rederivation(3, LIMITS, begins_log=True)
     text = {"task": {"question": "x" * 700_000}}
     records = log([each for n in range(9) for each in session(f"s{n}", "ask", "answer", start=text, time_ms=T0)])
-    portions = [fold.portion() for _ in fold.take(records) if is_full(fold.pending)]
+    portions = [fold.portion() for _ in fold.take(records) if is_full(fold)]
     portions.append(fold.finish())
     assert sum(len(portion.items) for portion in portions) == 9
-    assert max(portion.payload_bytes for portion in portions) < 3 * 1024 * 1024
+    assert max(sum(len(item.message.value) for item in items([portion])) for portion in portions) < 3 * 1024 * 1024
     assert len(portions) >= 3
 
 
@@ -155,6 +163,43 @@ async def test_a_process_that_is_killed_ends_the_replay_with_a_message(kafka: st
         child.kill()
         with pytest.raises(FoldFailed, match=r"folds events\[0\] ended with status -9"):
             await anext(forever(partitions))
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_process_that_is_stopped_while_it_writes_a_portion_then_writes_the_rest(kafka: str, unbuffered: str) -> None:
+    text = {"task": {"question": "x" * 500_000}}
+    made = [each for number in range(8) for each in session(f"large{number}{unbuffered}", "ask", start=text)]
+    begin = asyncio.run(span_of(kafka, 3)).stop
+    asyncio.run(produce(kafka, made, partition=3))
+    span = replace_start(asyncio.run(span_of(kafka, 3)), begin)
+    frames = [to_bytes(portion) for portion in asyncio.run(folded(kafka, span))]
+    task = FoldTask(kafka, LIMITS, [RangeToFold(3, span.start, span.stop, span.begins_log)])
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(FOLD_PROCESS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(task) + b"\n" + b"3\n" * len(frames))
+        process.stdin.flush()
+        for frame in frames:
+            while unread(process.stdout) < min(len(frame), 32 * 1024):
+                time.sleep(0.01)
+            time.sleep(0.2)  # now the pipe is full, where the frame is larger
+            process.send_signal(signal.SIGSTOP)
+            while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGCONT)
+            length = int.from_bytes(process.stdout.read(LENGTH_BYTES))
+            assert process.stdout.read(length) == frame
+        process.stdin.close()
+    assert max(map(len, frames)) > 2 * 1024 * 1024
+
+
+def unread(pipe: IO[bytes]) -> int:
+    """Number of bytes in ``pipe``."""
+    count = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 @pytest.mark.kafka

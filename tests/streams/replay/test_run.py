@@ -5,7 +5,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -39,6 +39,7 @@ from headrace.streams.diff.side import DiffSide, group_states
 from headrace.streams.raw import StoredRecord
 from headrace.streams.replay import sink as replay_sink
 from headrace.streams.replay.catalog import NoReplay, delete_replay, find_replay
+from headrace.streams.replay.placed import Placed
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.rewards.registry import parse_rewards
@@ -305,12 +306,13 @@ async def test_an_interrupted_replay_is_completed_and_a_different_one_refused(
     honest = replay_sink.ReplaySink.write
     left = 100
 
-    async def torn(self: Any, *arguments: Any) -> None:
+    async def torn(self: Any, placed: Iterable[Placed]) -> None:
         nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-        await honest(self, *arguments)
+        for each in placed:
+            left -= 1
+            if left < 0:
+                raise Killed
+            await honest(self, [each])
 
     monkeypatch.setattr(replay_sink.ReplaySink, "write", torn)
     with pytest.raises(Killed):

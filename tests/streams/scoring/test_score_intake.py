@@ -13,6 +13,7 @@ from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolErrorClass, ToolStatus
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import ToolUse, Trajectory, Turn
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, encode
@@ -20,7 +21,7 @@ from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.registry import OURS, Rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Term
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Join, JoinChanges, JoinLimits, TrajectoryArrival
-from headrace.streams.scoring.score import REWARDS_OF_AGENTS, score_or_label, unscored
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS, reward_message, score_or_label, unscored
 from headrace.streams.scoring.score_intake import (
     Scored,
     needs_join,
@@ -146,10 +147,15 @@ def test_a_struct_is_scored_as_the_model_is(label: str, path: Any, value: object
         envelope, trajectory = typed(arrived, Trajectory)
         return trajectory, envelope.traceparent
 
-    assert scored(lambda: read_trajectory(arrived, rewards), rewards) == scored(by_model, rewards)
+    expected = scored(by_model, rewards)
+    assert scored(lambda: read_trajectory(arrived, rewards), rewards) == expected
+    if isinstance(expected[0], Reward) and not needs_join(OURS[label]):
+        taken = take_trajectory(arrived, rewards)
+        assert isinstance(taken, Scored)
+        assert taken.outgoing[0].message == reward_message(expected[0], origin=expected[1])
 
 
-def scored(read: Callable[[], tuple[Trajectory, str | None]], rewards: Rewards) -> tuple[object, object]:
+def scored(read: Callable[[], tuple[Trajectory, str | None]], rewards: Rewards) -> tuple[object, str | None]:
     """Reward and trace of the trajectory that is read; error and message where it is unreadable."""
     try:
         trajectory, traceparent = read()

@@ -9,8 +9,8 @@ COMMITS, BATCHES, BATCH_BYTES, PAGE = 32, 8, 2 * 1024 * 1024, 4096
 
 PROGRAM = f"""
 import gc, resource
-from headrace.deploy.processes.assembler_memory import fit_memory_to_assembler
-fit_memory_to_assembler()
+from headrace.streams.memory import fit_memory_to_folds
+fit_memory_to_folds()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range({COMMITS}):
     batches = [bytearray({BATCH_BYTES}) for _ in range({BATCHES})]

@@ -1,4 +1,4 @@
-"""Memory settings of an assembler process: many objects that live as long as their trajectories, and large buffers.
+"""Memory settings of a process that folds events: many objects that live as long as their trajectories, large buffers.
 
 With the defaults of Python and glibc, an eighth of the processor time is spent on garbage collection that finds
 nothing, and on returning pages to the system that are requested again immediately.
@@ -20,7 +20,7 @@ _OWN_MAPPING_FROM = 16 * 1024 * 1024
 """Size from which a block has its own mapping, which is returned when it is freed: larger than any output batch."""
 
 
-def fit_memory_to_assembler() -> None:
+def fit_memory_to_folds() -> None:
     """Configure the garbage collector and malloc of this process; only glibc's malloc is changed."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)
