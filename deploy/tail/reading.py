@@ -10,7 +10,7 @@ from headrace.deploy.tail.start import StartPosition
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import AT_ONCE, KafkaRecord, partitions_of
 from headrace.schemas.topics import Topic
-from headrace.streams.replay.order import LogTimeOrder
+from headrace.streams.replay.order import StreamTimeOrder
 
 POLL_MS = 500
 """Longest wait of a poll for new records."""
@@ -73,7 +73,7 @@ def _seek(consumer: AIOKafkaConsumer, offsets: Mapping[TopicPartition, int]) -> 
 
 async def _merged(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> AsyncIterator[list[KafkaRecord]]:
     """Yield batches from the consumer's position to ``ends``; reads only partitions that may have the next record."""
-    order: LogTimeOrder[TopicPartition, KafkaRecord] = LogTimeOrder(sorted(ends))
+    order: StreamTimeOrder[TopicPartition, KafkaRecord] = StreamTimeOrder(sorted(ends))
     while order.starving:
         async for partition, records, is_last in _read(consumer, ends, order.starving):
             order.offer(partition, [(record.timestamp, record) for record in records])

@@ -1,4 +1,4 @@
-"""Which replays there are: their manifests, and how to be rid of one."""
+"""Finds and deletes replays by their manifests."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ from headrace.schemas.wire import decode
 
 
 class NoReplay(LookupError):
-    """There is no such replay, or it was not finished; the message says which and what to do."""
+    """There is no such replay, or it was not finished; the message gives the reason and the remedy."""
 
 
 async def find_replay(bootstrap: str, name: str) -> ReplayFinished:
-    """The manifest of the replay ``name``; raises :class:`NoReplay`."""
+    """Returns the manifest of the replay ``name``. Raises :class:`NoReplay`."""
     manifest = side_topic(MANIFEST, name)
     names = await replay_names(bootstrap)
     if name not in names:
@@ -27,7 +27,7 @@ async def find_replay(bootstrap: str, name: str) -> ReplayFinished:
 
 
 async def replay_names(bootstrap: str) -> list[str]:
-    """Replays that have topics, finished or not."""
+    """Returns the names of replays that have topics, finished or not."""
     end = f".{MANIFEST.name}"
     return sorted(
         topic.removeprefix(PREFIX).removesuffix(end)
@@ -37,7 +37,7 @@ async def replay_names(bootstrap: str) -> list[str]:
 
 
 async def delete_replay(bootstrap: str, name: str) -> list[str]:
-    """Delete the topics of the replay ``name``, and wait until they are gone; returns their names."""
+    """Delete the topics of the replay ``name`` and wait until the broker has removed them. Returns their names."""
     prefix = side_topic(MANIFEST, name).name.removesuffix(MANIFEST.name)
     found = sorted(topic for topic in await _topics(bootstrap) if topic.startswith(prefix))
     if found:
@@ -47,7 +47,7 @@ async def delete_replay(bootstrap: str, name: str) -> list[str]:
         if not set(found) & set(await _topics(bootstrap)):
             return found
         await asyncio.sleep(0.1)
-    raise TimeoutError(f"the broker was told to delete {', '.join(found)} and still has them after a minute")
+    raise TimeoutError(f"the broker still has {', '.join(found)} a minute after it was requested to delete them")
 
 
 async def _topics(bootstrap: str) -> list[str]:

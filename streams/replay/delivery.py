@@ -18,17 +18,17 @@ from headrace.schemas.kafka.waits import STOP_S
 logger = logging.getLogger(__name__)
 
 UNACKNOWLEDGED = 5_000
-"""Records sent and not acknowledged, at most: an interrupted replay lacks no more of what it had written."""
+"""Largest number of unacknowledged records: no more than these are missing after an interruption."""
 UNACKNOWLEDGED_KB = 64 * 1024
-"""The same in KiB of keys, values and headers."""
+"""Largest size of unacknowledged keys, values and headers, in KiB."""
 _OF_KEY = -1
 _WAIT_S = 0.1
 _POLL_EVERY = 100
-"""Acknowledgements are looked at once in so many records."""
+"""Number of records between two checks for delivery errors."""
 
 
 class DeliveryFailed(RuntimeError):
-    """A record could not be written; the message says why."""
+    """A record could not be written; the message gives the reason."""
 
 
 class Delivery:
@@ -43,7 +43,7 @@ class Delivery:
     async def send(self, records: Iterable[OutgoingRecord]) -> None:
         """Send ``records``, each once there is room for it. Their timestamps are not limited; 0 becomes now.
 
-        Raises :class:`DeliveryFailed` where a record that was sent before could not be written.
+        Raises :class:`DeliveryFailed` if an earlier record could not be written.
         """
         for topic, key, value, headers, timestamp_ms, partition in records:
             while True:
@@ -67,13 +67,13 @@ class Delivery:
                 self._producer.poll(0)
 
     async def flush(self) -> None:
-        """Wait until every record is acknowledged; raises ``DeliveryFailed`` where one could not be written."""
+        """Wait until every record is acknowledged. Raises ``DeliveryFailed`` if one could not be written."""
         while await asyncio.to_thread(self.poll_all, _WAIT_S):
             self._check()
         self._check()
 
     def poll_all(self, wait_s: float) -> int:
-        """Wait up to ``wait_s`` seconds until everything is acknowledged; returns how many records are not."""
+        """Wait up to ``wait_s`` seconds until all records are acknowledged. Returns how many are not."""
         try:
             return int(self._producer.flush(wait_s))
         except KafkaException as error:  # fatal
@@ -87,12 +87,12 @@ class Delivery:
 
 @asynccontextmanager
 async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
-    """A :class:`Delivery` to ``bootstrap``. At the end everything is flushed, after an exception for a few seconds."""
+    """Opens a :class:`Delivery` to ``bootstrap``. On exit it is flushed; after an exception, for a few seconds."""
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "enable.idempotence": True,
-        # An outage is waited for, and nothing is sent after a record that could not be written: what is there is always
-        # a prefix, which a rerun completes.
+        # Outages are waited for, and nothing is sent after a record that could not be written: a side topic always
+        # holds a prefix, which a rerun completes.
         "message.timeout.ms": 0,
         "enable.gapless.guarantee": True,
         "compression.type": COMPRESSION,
@@ -102,14 +102,14 @@ async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
         "message.max.bytes": MAX_REQUEST_BYTES,
         "queue.buffering.max.messages": UNACKNOWLEDGED,
         "queue.buffering.max.kbytes": UNACKNOWLEDGED_KB,
-        # What goes wrong for good is raised; that the broker is away this process's other clients log once a minute.
+        # Fatal errors are raised; this process's other clients log once a minute that the broker is unavailable.
         "log_level": 2,
     }
     failures: list[KafkaError] = []
     # Only errors: a call for each record that was written would take as long as sending it.
     settings["delivery.report.only.error"] = True
     settings["on_delivery"] = lambda error, _: failures.append(error)
-    # Without a callback a fatal error would be raised by whichever call looks at acknowledgements next.
+    # Without a callback a fatal error would be raised by the next call that checks acknowledgements.
     settings["error_cb"] = lambda error: failures.append(error) if error.fatal() else None
     producer = Producer(settings, logger=logger)
     delivery = Delivery(producer, failures)

@@ -40,7 +40,7 @@ class FurtherSelection(NamedTuple):
 def further_processors(
     topology: Sequence[Processor[Rules]], available: Iterable[Topic], rules: Rules
 ) -> FurtherSelection:
-    """The further processors of ``topology`` whose inputs are ``available`` or written by another one before them.
+    """Returns the further processors of ``topology`` whose inputs are ``available`` or written by one before them.
 
     ``available``: topics whose records the replay reads or writes.
     """
@@ -64,7 +64,7 @@ def further_processors(
 
 
 class FurtherProcessors:
-    """Further processors at work on all their partitions."""
+    """Further processors, running on all their partitions."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class FurtherProcessors:
         placement: Placement,
         partitions: Mapping[Topic, int],
     ) -> None:
-        """``placement`` and ``partitions`` are of the topics that the replay writes."""
+        """``placement`` and ``partitions``: of the topics that the replay writes."""
         self._nodes = [_Node(processor, rules, partitions) for processor in processors]
         self._placement = placement
         self._read_by: dict[str, list[_Node]] = {}
@@ -84,19 +84,19 @@ class FurtherProcessors:
 
     @property
     def counts(self) -> Counter[str]:
-        """Records written, by topic, and what the operators counted, by the processor's name and theirs."""
+        """Numbers of written records by topic, and the operators' counts, prefixed with the processor's name."""
         total: Counter[str] = Counter()
         for node in self._nodes:
             total += node.counts
         return total
 
     def read(self, record: LogRecord) -> Iterator[Placed]:
-        """Process a record that the replay read; gives what is written because of it."""
+        """Process a record that the replay read. Yields the records to write because of it."""
         for node in self._read_by.get(record.topic, ()):
             yield from self.written(self._placed(node.process(record)))
 
     def written(self, placed: Iterable[Placed]) -> Iterator[Placed]:
-        """Each of ``placed``, which the replay writes, followed by what is written because of it."""
+        """Yields each of ``placed``, which the replay writes, followed by the records to write because of it."""
         waiting = deque(placed)
         while waiting:
             each = waiting.popleft()
@@ -107,7 +107,7 @@ class FurtherProcessors:
                 waiting.extendleft(reversed(self._placed(made)))
 
     def advance(self, now_ms: int) -> Iterator[Placed]:
-        """Stream time is ``now_ms``: what is written because of it."""
+        """Advance stream time to ``now_ms``. Yields the records to write because of it."""
         for node in self._nodes:
             yield from self.written(self._placed(node.advance(now_ms)))
 
@@ -122,7 +122,7 @@ class FurtherProcessors:
 
 
 class _Node:
-    """A processor at work."""
+    """A processor that runs."""
 
     def __init__(self, processor: Processor[Rules], rules: Rules, partitions: Mapping[Topic, int]) -> None:
         self.reads = [topic.name for topic in processor.inputs(rules)]

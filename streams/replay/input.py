@@ -1,4 +1,4 @@
-"""The range of the log that a replay reads: found by times or offsets, then read as the pipeline needs it."""
+"""Finds the range of a replay by times or offsets, and reads it on request."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
@@ -15,9 +15,9 @@ _AT_ONCE = 1_000
 
 
 async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, OffsetRange]:
-    """Partition → the range of ``topic`` in it, from ``begin`` to before ``end``; committed records only.
+    """Returns the range of ``topic`` by partition, from ``begin`` to before ``end``; committed records only.
 
-    Raises ``LookupError`` where there is no such topic, ``ValueError`` where the offsets are not in it.
+    Raises ``LookupError`` if there is no such topic, and ``ValueError`` if it does not have the offsets.
     """
     async with open_consumer(bootstrap) as consumer:
         places = await partitions_of(consumer, topic)
@@ -38,7 +38,7 @@ async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bou
 async def _offsets(
     consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], bound: Bound | None
 ) -> Mapping[int, int] | None:
-    """``bound`` as offsets: of the first record that is not older, else the partition's end."""
+    """Returns ``bound`` as offsets: of the first record that is not older, or the partition's end."""
     if bound is None or isinstance(bound, Mapping):
         return bound
     found = await consumer.offsets_for_times(dict.fromkeys(ends, bound))
@@ -51,7 +51,7 @@ async def _offsets(
 
 
 async def _not_older(consumer: AIOKafkaConsumer, place: TopicPartition, start: int, end: int, time_ms: int) -> int:
-    """Offset of the first record from ``start`` on whose timestamp is ``time_ms`` or later; ``end`` where none is."""
+    """Returns the offset of the first record from ``start`` on whose timestamp is at least ``time_ms``, or ``end``."""
     consumer.seek(place, start)
     while await consumer.position(place) < end:
         for record in (await consumer.getmany(place, timeout_ms=500)).get(place, []):
@@ -72,7 +72,7 @@ class RangeReader:
             consumer.seek(place, span.start)
 
     async def records(self) -> AsyncIterator[KafkaRecord]:
-        """All records, in the order in which they are fetched."""
+        """Yields all records in the order in which they are fetched."""
         left = set(self._stops)
         while left:
             for place, (records, is_last) in (await self.read(tuple(left))).items():

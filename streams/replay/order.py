@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Hashable)
 T = TypeVar("T")
 
 
-class LogTimeOrder(Generic[S, T]):
+class StreamTimeOrder(Generic[S, T]):
     """Merges sources. The reader offers their items; none is released while a source might have an earlier one."""
 
     def __init__(self, sources: Iterable[S]) -> None:

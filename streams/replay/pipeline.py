@@ -1,9 +1,9 @@
-"""What a replay does, without I/O: records of the range in, records of the side topics out, by the rules that run live.
+"""A replay without I/O: turns records of the range into records of the side topics, by the rules that run live.
 
-    read:   a record of one partition, or a portion of what events were folded into  →  items with stream times
+    read:   a record of one partition, or a portion of folded events  →  items with stream times
     take:   the next item in stream time  →  trajectory, reward, decisions of groups; each with its partition
 
-An item is read when its partition is read and taken when its time has come: the output depends on the log alone.
+Items are read partition by partition and taken in stream time, so the output depends on the log alone.
 """
 
 from collections import Counter
@@ -24,18 +24,18 @@ from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor
 
 Item: TypeAlias = LogRecord | Folded
-"""What has a place in stream time: a record that was read, or what events were folded into."""
+"""An item with a stream time: a record that was read, or an output of the fold of events."""
 
 SOURCE_OF: Mapping[ReplayStage, Topic] = {
     ReplayStage.EVENTS: EVENTS,
     ReplayStage.TRAJECTORIES: TRAJECTORIES,
     ReplayStage.REWARDS: REWARDS,
 }
-"""What each stage reads."""
+"""Topic that each stage reads."""
 
 
 class ReplayPipeline:
-    """One replay. A function of the spans' records, whatever portions they come in."""
+    """One replay: a function of the records in the spans, independent of how they are divided into portions."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class ReplayPipeline:
         verdicts: Verdicts | None = None,
         further: Iterable[Processor[Rules]] = (),
     ) -> None:
-        """``spans``: what is read of the stage's topic, by partition; ``partitions``: how many each topic that is
-        written has; ``verdicts``: what judges said; ``further``: processors that run besides score and group.
+        """``spans``: ranges of the stage's topic by partition; ``partitions``: number of partitions of each topic that
+        is written; ``verdicts``: of judges; ``further``: processors that run in addition to score and group.
         """
         self.begin_ms: int | None = None
         """Earliest stream time at which a partition of the range begins, Unix milliseconds."""
@@ -64,7 +64,7 @@ class ReplayPipeline:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of what were read, made, decided, and left out."""
+        """Numbers of records that were read, made, decided and left out, by name."""
         total = self._read + self._rescoring.counts
         total.update(self._regrouping.counts)
         if self._further is not None:
@@ -72,7 +72,7 @@ class ReplayPipeline:
         return {name: count for name, count in sorted(total.items()) if count}
 
     def read(self, record: LogRecord) -> list[tuple[int, Item]]:
-        """The next record of its partition, with its place in stream time."""
+        """Returns the next record of its partition with its stream time."""
         self._read[f"read_{record.topic}"] += 1
         self.end_ms = max(self.end_ms, record.timestamp if is_time(record.timestamp) else 0)
         if record.topic != FEEDBACK.name and record.partition not in self._begun:
@@ -80,7 +80,7 @@ class ReplayPipeline:
         return [(record.timestamp, record)]
 
     def read_folded(self, portion: Portion) -> list[tuple[int, Item]]:
-        """What the next events of a partition were folded into, with places in stream time."""
+        """Returns the outputs of the next events of a partition with their stream times."""
         self._read.update(portion.counts)
         self.end_ms = max(self.end_ms, portion.end_ms)
         if portion.begin_ms is not None:
@@ -88,7 +88,7 @@ class ReplayPipeline:
         return [(item.closed_ms if isinstance(item, LeftOut) else item.timestamp_ms, item) for item in portion.items]
 
     def take(self, time_ms: int, partition: int, item: Item) -> list[Placed]:
-        """What ``item``, next in stream time and made of a record of ``partition``, brings about."""
+        """Returns the records to write because of ``item``, the next in stream time, which comes from ``partition``."""
         due = self._rewarded(self._rescoring.pass_time(time_ms))
         if self._further is None:
             return [*due, *self._take(partition, item)]
@@ -98,7 +98,7 @@ class ReplayPipeline:
         return [*placed, *self._further.written(self._take(partition, item))]
 
     def finish(self) -> list[Placed]:
-        """No more records follow: advance stream time to the end of the range."""
+        """Advance stream time to the end of the range, after the last record. Returns the records to write."""
         rewarded = self._rewarded(self._rescoring.finish(self.end_ms))
         placed = [*rewarded, *map(self._placement.place, self._regrouping.finish(self.end_ms))]
         if self._further is None:
@@ -128,7 +128,7 @@ class ReplayPipeline:
             self._regrouping.cut(time_ms)
 
     def _rewarded(self, made: Iterable[Outgoing]) -> list[Placed]:
-        """Rewards, each followed by what it decides; and dead letters."""
+        """Returns rewards, each followed by the group decisions that it completes, and dead letters."""
         out = []
         for outgoing in made:
             placed = self._placement.place(outgoing)
@@ -141,7 +141,7 @@ class ReplayPipeline:
         return list(map(self._placement.place, self._regrouping.take(record)))
 
     def _stored(self, outgoing: Outgoing, partition: int) -> StoredRecord:
-        """``outgoing`` as it will stand in its side topic."""
+        """Returns ``outgoing`` as a record of its side topic."""
         topic, message, timestamp_ms = outgoing
         offset = self._next_offset[topic.name, partition]
         self._next_offset[topic.name, partition] = offset + 1

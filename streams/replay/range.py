@@ -1,10 +1,10 @@
-"""Which part of the log a replay reads: bounds as people write them, as times or offsets.
+"""The part of the log that a replay reads, and its bounds as users write them: times or offsets.
 
     2026-11-20   2026-11-20T08:30:00Z   7d   12h   30m        a time; the last three count back from now
-    0:7104,1:6998                                             offsets, partition by partition; others are not read
+    0:7104,1:6998                                             offsets by partition; other partitions are not read
 
-A range is read as if the log began and ended with it. What its edges may have cut is left out and counted: what looks
-incomplete at its beginning although something stood before, and what is still open at its end.
+A range is read as if it were the whole log. Trajectories and groups that may have begun before it, or are still open at
+its end, are left out and counted.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from headrace.schemas.side_topics import OffsetRange
 
 Bound: TypeAlias = int | Mapping[int, int]
-"""A time, Unix milliseconds, or partition → offset."""
+"""A time in Unix milliseconds, or offsets by partition."""
 
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _AGO = re.compile(r"(\d+)([dhm])")
@@ -23,7 +23,7 @@ _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000}
 
 
 def parse_bound(text: str, now_ms: int) -> Bound:
-    """What ``text`` says, in one of the forms above; raises ``ValueError`` that names them."""
+    """Parse ``text``, which has one of the forms above. Raises a ``ValueError`` that names them."""
     if _OFFSETS.fullmatch(text):
         places = [place.split(":") for place in text.split(",")]
         offsets = {int(partition): int(offset) for partition, offset in places}
@@ -45,15 +45,17 @@ def parse_bound(text: str, now_ms: int) -> Bound:
 def span_of(
     partition: int, begin: int, end: int, start: Mapping[int, int] | None, stop: Mapping[int, int] | None
 ) -> OffsetRange | None:
-    """The range of a partition that holds ``[begin, end)``; ``start`` and ``stop`` are offsets by partition.
+    """Returns the range of a partition that holds ``[begin, end)``; ``start`` and ``stop`` are offsets by partition.
 
-    ``None`` where offsets are given and this partition is not among them. Raises ``ValueError`` where they lie outside
-    of what the partition holds: a range that is not there cannot be replayed.
+    Returns ``None`` if offsets are given, but none of this partition. Raises ``ValueError`` if they are outside of what
+    of what the partition holds: a range that does not exist cannot be replayed.
     """
     if any(bound is not None and partition not in bound for bound in (start, stop)):
         return None
     first = begin if start is None else start[partition]
     last = end if stop is None else stop[partition]
     if not begin <= first <= end or not begin <= last <= end:
-        raise ValueError(f"partition {partition} holds the offsets {begin} to {end}; {first} to {last} is not in there")
+        raise ValueError(
+            f"partition {partition} holds the offsets {begin} to {end}; {first} to {last} is not among them"
+        )
     return OffsetRange(partition=partition, start=first, stop=max(first, last), begins_log=first == 0)

@@ -3,12 +3,12 @@
     events ──▶ trajectories ──▶ rewards ──▶ training | rejected      live
        └──────────────┴─────────────┴──▶ replay.NAME.*               from any of the three on
 
-Further processors of the topology run along, where the replay has the records that they read (``further.py``).
+Further processors of the topology run, too, if the replay has the records that they read (``further.py``).
 
 The same input gives the same bytes, and with the rules that ran live it gives what live processing wrote: equal keys,
-values and record ids. What may differ is where a record stands, the header ``headrace_trajectories`` that it has more,
-and the times of group decisions: live reads partitions concurrently, a replay in stream time. For the same
-reason a member that came when its group's time was over is late here; live, catching up, may still have let it in.
+values and record ids. Only offsets, the additional header ``headrace_trajectories`` and times of group decisions may
+differ: live processing reads partitions concurrently, a replay in stream time. For the same reason a member that comes
+after its group's timeout is always late in a replay; live processing that catches up may still have accepted it.
 """
 
 import logging
@@ -29,7 +29,7 @@ from headrace.streams.replay.delivery import open_delivery
 from headrace.streams.replay.fold_processes import FoldedPartitions, fold_partitions
 from headrace.streams.replay.further import FurtherSelection, further_processors
 from headrace.streams.replay.input import RangeReader, find_spans
-from headrace.streams.replay.order import LogTimeOrder
+from headrace.streams.replay.order import StreamTimeOrder
 from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
 from headrace.streams.replay.range import Bound
 from headrace.streams.replay.sink import ReplaySink, sha256_of
@@ -47,49 +47,49 @@ class ReplayConfig:
     """One replay."""
 
     bootstrap: str
-    """Kafka, ``host:port``; several by comma."""
+    """Kafka brokers, ``host:port``, comma-separated."""
     name: str
-    """Its name: it writes ``replay.NAME.*``."""
+    """Name; the side topics are ``replay.NAME.*``."""
     stage: ReplayStage = ReplayStage.TRAJECTORIES
-    """What it starts from."""
+    """The topic that it starts from."""
     begin: Bound | None = None
-    """Where the range begins; ``None``: with the log."""
+    """Start of the range; ``None``: start of the log."""
     end: Bound | None = None
-    """Before what it ends; ``None``: with the log as of now."""
+    """End of the range, exclusive; ``None``: the current end of the log."""
     rules: Rules = field(default_factory=Rules)
-    """Rewards and limits in force."""
+    """Rewards and limits."""
     judging: Judging | None = None
-    """Who is asked for the verdicts of judges; ``None``: what is on record in live rewards counts."""
+    """Client of the judges; ``None``: the verdicts recorded in live rewards are used."""
     judge_wait_s: float = 120.0
-    """Seconds that judges have for as many trajectories as are asked about at once."""
+    """Time limit in seconds for a batch of questions to judges."""
 
     def __post_init__(self) -> None:
         side_topic(EVENTS, self.name)  # checks the name
 
 
 async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lambda _: None) -> ReplayFinished:
-    """Replay, and write the manifest as the last record of all. ``progress`` is told how many records were read.
+    """Replay, write the manifest as the last record, and return it. ``progress`` receives the number of records read.
 
-    Raises ``ReplayRefused`` where the name is taken or the side topics hold something else, ``ValueError`` where the
-    range is not in the log, ``LookupError`` where a live topic is missing.
+    Raises ``ReplayRefused`` if the name is taken or the side topics hold other records, ``ValueError`` if the range is
+    not in the log, and ``LookupError`` if a live topic is missing.
     """
     source, references = SOURCE_OF[config.stage], SIDE if config.stage is ReplayStage.EVENTS else LIVE
     spans = await find_spans(config.bootstrap, source, config.begin, config.end)
-    heard = await _feedback_spans(config, spans)
+    feedback = await _feedback_spans(config, spans)
     from_events = config.stage is ReplayStage.EVENTS
-    reading = _places(FEEDBACK, heard) if from_events else _places(source, spans) | _places(FEEDBACK, heard)
+    reading = _places(FEEDBACK, feedback) if from_events else _places(source, spans) | _places(FEEDBACK, feedback)
     verdicts = await _verdicts(config, _places(source, spans))
     async with (
         fold_partitions(config.bootstrap, spans if from_events else {}, config.rules.fold) as folded,
         open_consumer(config.bootstrap) as consumer,
         open_delivery(config.bootstrap) as delivery,
     ):
-        further = _further(config, heard=bool(heard))
+        further = _further(config, has_feedback=bool(feedback))
         partitions = await _partition_counts(consumer, config.stage, further.makes)
         sink = ReplaySink(delivery, config.name, partitions, references)
         await sink.prepare(config.bootstrap)
         pipeline = ReplayPipeline(config.rules, spans, partitions, verdicts, further.run)
-        places = [*_places(source, spans), *_places(FEEDBACK, heard)]
+        places = [*_places(source, spans), *_places(FEEDBACK, feedback)]
         await _flow(RangeReader(consumer, reading), folded, places, pipeline, sink, progress)
         written = await sink.finish(config.bootstrap)
         rules = config.rules
@@ -99,7 +99,7 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
             software=version("headrace"),
             rewards=_labels(rules),
             settings=_settings(rules),
-            spans={source.name: list(spans.values()), **({FEEDBACK.name: list(heard.values())} if heard else {})},
+            spans={source.name: list(spans.values()), **({FEEDBACK.name: list(feedback.values())} if feedback else {})},
             begin_ms=pipeline.begin_ms or 0,
             end_ms=pipeline.end_ms,
             counts=pipeline.counts,
@@ -118,8 +118,8 @@ async def _flow(
     sink: ReplaySink,
     progress: Callable[[int], None],
 ) -> None:
-    """Everything that is read of ``places``, in stream time, through the pipeline into the sink."""
-    order: LogTimeOrder[TopicPartition, Item] = LogTimeOrder(places)
+    """Pass all records of ``places``, in stream time, through the pipeline into the sink."""
+    order: StreamTimeOrder[TopicPartition, Item] = StreamTimeOrder(places)
     while True:
         made = (pipeline.take(time_ms, place.partition, item) for time_ms, place, item in order.ready())
         await sink.write(chain.from_iterable(made))
@@ -142,9 +142,9 @@ async def _flow(
 
 
 async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
-    """What is read of ``feedback``: as long before the range as feedback is remembered, and up to the range's end.
+    """Returns the range of ``feedback``: from as long before the range as feedback is remembered, to the range's end.
 
-    Where the range is given by offsets, all feedback there is.
+    If the range is given by offsets, it is all feedback.
     """
     if config.stage is ReplayStage.REWARDS or not uses_feedback(config.rules.rewards):
         return {}
@@ -160,16 +160,14 @@ async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]
 
 
 async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, OffsetRange]) -> Verdicts:
-    """What judges said: asked now where the config has whom to ask, else as live rewards have it on record."""
+    """Returns the judges' verdicts: new ones if the config has a client, else those recorded in live rewards."""
     terms = [term for spec in config.rules.rewards.specs for term in spec.judges]
     if config.stage is ReplayStage.REWARDS or not terms:
         return {}
     if config.judging is None:
         return await recorded(terms, read_rewards(config.bootstrap))
     if config.stage is ReplayStage.EVENTS:
-        raise ValueError(
-            "judges can be asked about trajectories that are in the log: replay them with stage trajectories"
-        )
+        raise ValueError("judges answer only about trajectories that are in the log: replay with stage trajectories")
     async with open_consumer(config.bootstrap) as consumer:
         records = RangeReader(consumer, places).records()
         return await asked(records, config.rules.rewards, config.judging, wait_s=config.judge_wait_s)
@@ -186,13 +184,13 @@ def _settings(rules: Rules) -> dict[str, dict[str, Any]]:
     }
 
 
-def _further(config: ReplayConfig, *, heard: bool) -> FurtherSelection:
-    """The processors of the topology that run besides score and group; the log names those that do not run.
+def _further(config: ReplayConfig, *, has_feedback: bool) -> FurtherSelection:
+    """Returns the processors that run in addition to score and group, and logs those that do not run.
 
-    ``heard``: whether feedback is read.
+    ``has_feedback``: whether feedback is read.
     """
     read = () if config.stage is ReplayStage.EVENTS else (SOURCE_OF[config.stage],)
-    available = (*read, *((FEEDBACK,) if heard else ()), *config.stage.makes)
+    available = (*read, *((FEEDBACK,) if has_feedback else ()), *config.stage.makes)
     further = further_processors(TOPOLOGY, available, config.rules)
     for name, why in further.left_out.items():
         logger.warning("processor %s does not run in replay %s: %s", name, config.name, why)
@@ -202,7 +200,7 @@ def _further(config: ReplayConfig, *, heard: bool) -> FurtherSelection:
 async def _partition_counts(
     consumer: AIOKafkaConsumer, stage: ReplayStage, further: Iterable[Topic]
 ) -> dict[Topic, int]:
-    """The topics that the replay writes, each with as many partitions as its live one."""
+    """Returns the topics that the replay writes, each with the number of partitions of its live topic."""
     makes = dict.fromkeys((*stage.makes, *further))
     counts = {topic: len(await partitions_of(consumer, topic)) for topic in makes}
     if stage is ReplayStage.EVENTS:

@@ -1,7 +1,7 @@
-"""Side topics on Kafka: written once, in order, each partition with the hash of what it holds.
+"""Side topics on Kafka: written once, in order, each partition with the hash of its contents.
 
-A replay that was interrupted is run again under its name: what is there already is not sent again, and must be what
-would have been sent. Where it is not, the replay ends: two replays never mix in one topic.
+An interrupted replay is run again under its name. Existing records are compared, not sent again; if one differs, the
+replay is refused, so that two replays never mix in one topic.
 """
 
 import hashlib
@@ -26,24 +26,24 @@ from headrace.streams.replay.placed import Placed
 SOURCE = "/streams/replay"
 
 _HELD, _HELD_BYTES = 2 * UNACKNOWLEDGED, 2 * UNACKNOWLEDGED_KB * 1024
-"""Records that are held until what an interrupted run wrote is seen to be the same, and their size. What that run had
-sent, the broker had up to so many unacknowledged records: more are only held where this run writes something else."""
+"""Largest number and size of new records that are held until the existing ones were compared. Of the records before an
+existing one, an interrupted run lacks at most ``UNACKNOWLEDGED``: if more are missing, this run differs from it."""
 
 
 class ReplayRefused(RuntimeError):
-    """The replay cannot be written; the message says why and what to do."""
+    """The replay cannot be written; the message gives the reason and the remedy."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """What was written to one partition so far."""
+    """Contents of one partition so far."""
 
     topic: str
     """Name of its side topic."""
     number: int
-    there: int = 0
-    """Records that an earlier, interrupted run left."""
-    digest_there: str = ""
+    existing: int = 0
+    """Number of existing records, of an interrupted run."""
+    existing_digest: str = ""
     """Their hash."""
     records: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
@@ -53,8 +53,8 @@ class ReplaySink:
     """Writes the side topics of one replay."""
 
     def __init__(self, delivery: Delivery, name: str, partitions: Mapping[Topic, int], references: bytes) -> None:
-        """``partitions``: live topics whose side topics are written, with how many partitions they have;
-        ``references``: ``LIVE`` or ``SIDE``.
+        """``partitions``: number of partitions of each live topic whose side topic is written; ``references``:
+        ``LIVE`` or ``SIDE``.
         """
         self._delivery = delivery
         self._name = name
@@ -67,12 +67,12 @@ class ReplaySink:
         }
         self._held: list[OutgoingRecord] = []
         self._held_bytes = 0
-        self._unseen = 0  # partitions in which an earlier run left records that are not seen to be the same yet
+        self._uncompared = 0  # partitions with existing records that were not compared yet
 
     async def prepare(self, bootstrap: str) -> None:
-        """Make the topics, or look at what an interrupted run left in them.
+        """Create the topics, or read the records of an interrupted run in them.
 
-        Raises :class:`ReplayRefused` where the replay is done already.
+        Raises :class:`ReplayRefused` if the replay is already complete.
         """
         manifest = side_topic(MANIFEST, self._name)
         created = await create_topics(bootstrap, [*self._topics.values(), manifest])
@@ -80,58 +80,58 @@ class ReplaySink:
         if manifest.name not in created:
             async for _ in read_to_end(bootstrap, manifest):
                 raise ReplayRefused(
-                    f"replay {self._name!r} is done: choose another name, or `headrace replay {self._name} --delete`"
+                    f"replay {self._name!r} is complete: choose another name or `headrace replay {self._name} --delete`"
                 )
         for topic, side in self._topics.items():
             if side.name not in created:
-                await self._look_at(bootstrap, topic, side)
+                await self._read_existing(bootstrap, topic, side)
 
-    async def _look_at(self, bootstrap: str, topic: Topic, side: Topic) -> None:
+    async def _read_existing(self, bootstrap: str, topic: Topic, side: Topic) -> None:
         digests: dict[int, Any] = defaultdict(hashlib.sha256)
         async for record in read_to_end(bootstrap, side):
             state = self._partitions.get((topic.name, record.partition))
             if state is None:
                 raise self._mixed(side.name, record.partition)
-            state.there += 1
+            state.existing += 1
             _hash(digests[record.partition], record.key, record.value, record.headers, record.timestamp)
         for number, digest in digests.items():
-            self._partitions[topic.name, number].digest_there = digest.hexdigest()
-            self._unseen += 1
+            self._partitions[topic.name, number].existing_digest = digest.hexdigest()
+            self._uncompared += 1
 
     async def write(self, placed: Iterable[Placed]) -> None:
-        """Send records to their partitions, or see that they are there.
+        """Send records to their partitions, or compare them with existing ones.
 
-        Raises :class:`ReplayRefused` where something else is.
+        Raises :class:`ReplayRefused` if an existing record differs.
         """
         for (topic, message, timestamp_ms), number in placed:
-            timestamp_ms = max(1, timestamp_ms)  # a record without a usable time has 0, which clients take for now
+            timestamp_ms = max(1, timestamp_ms)  # a record without a usable time has 0, which clients replace by now
             state = self._partitions[topic.name, number]
             headers = [*message.headers, self._header]
             size = _hash(state.digest, message.key, message.value, headers, timestamp_ms)
             state.records += 1
-            if state.records > state.there:
+            if state.records > state.existing:
                 self._held.append(
                     OutgoingRecord(state.topic, message.key, message.value, headers, timestamp_ms, number)
                 )
                 self._held_bytes += size
-            elif state.records == state.there:
-                if state.digest.hexdigest() != state.digest_there:
+            elif state.records == state.existing:
+                if state.digest.hexdigest() != state.existing_digest:
                     raise self._mixed(state.topic, number)
-                self._unseen -= 1
-            if self._unseen and (len(self._held) > _HELD or self._held_bytes > _HELD_BYTES):
+                self._uncompared -= 1
+            if self._uncompared and (len(self._held) > _HELD or self._held_bytes > _HELD_BYTES):
                 raise self._mixed(state.topic, number)
-        # Nothing is added before everything that is there has been seen to be the same.
-        if not self._unseen:
+        # Send only after all existing records were compared.
+        if not self._uncompared:
             held, self._held, self._held_bytes = self._held, [], 0
             await self._delivery.send(held)
 
     async def finish(self, bootstrap: str) -> list[Written]:
-        """Wait until the broker has everything; what each partition holds.
+        """Wait until the broker has stored all records. Returns the contents of each partition.
 
-        Raises :class:`ReplayRefused` where that is not what was written.
+        Raises :class:`ReplayRefused` if a partition has another number of records than were written.
         """
         for state in self._partitions.values():
-            if state.records < state.there:
+            if state.records < state.existing:
                 raise self._mixed(state.topic, state.number)
         await self._delivery.flush()
         async with open_consumer(bootstrap) as consumer:
@@ -146,7 +146,7 @@ class ReplaySink:
         ]
 
     async def announce(self, finished: ReplayFinished) -> None:
-        """Write the manifest: from now on the replay is done."""
+        """Write the manifest, which completes the replay."""
         outgoing = Outgoing(side_topic(MANIFEST, self._name), manifest_message(finished), max(1, finished.end_ms))
         await self._delivery.send([to_send(outgoing, partition=0)])
         await self._delivery.flush()
@@ -159,7 +159,7 @@ class ReplaySink:
 
 
 def manifest_message(finished: ReplayFinished) -> Message:
-    """The manifest as a record."""
+    """Returns the manifest as a record."""
     return record_message(
         finished,
         id=derived_id(ReplayFinished.TYPE, finished.name, finished.sha256),
@@ -171,7 +171,7 @@ def manifest_message(finished: ReplayFinished) -> Message:
 
 
 def sha256_of(written: Iterable[Written]) -> str:
-    """One hash over what all partitions hold."""
+    """Returns one hash over the contents of all partitions."""
     lines = [f"{entry.topic} {entry.partition} {entry.records} {entry.sha256}\n" for entry in written]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -183,9 +183,8 @@ def _hash(
     headers: Iterable[tuple[str, bytes | None]],
     timestamp_ms: int,
 ) -> int:
-    """Take a record into ``digest``; lengths stand before contents, so that nothing can move between fields.
-
-    Returns the number of bytes that were hashed.
+    """Add a record to ``digest``. Lengths precede contents, so that no two records give the same bytes. Returns the
+    number of bytes that were hashed.
     """
     frame = [_framed(key), _framed(value)]
     for name, content in headers:

@@ -1,8 +1,8 @@
 """A range of an ``events`` partition folded again, by the fold that live processing runs.
 
 A trajectory that began before the range lacks its first events here. Such a trajectory is open at the first offset of
-the range, so it shows up within the idle timeout: one that lacks events and was first seen by then is left out and
-counted, and so is what is still open at the end. Everything else is byte for byte what the live assembler wrote.
+the range, so one of its events arrives within the idle timeout. Trajectories that lack events and were first seen by
+then are left out and counted, as are those still open at the end. All others equal the live assembler's byte for byte.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ Folded: TypeAlias = Outgoing | LeftOut
 
 @dataclass(slots=True)
 class Portion:
-    """What the next records of a partition were folded into."""
+    """Outputs of the next records of a partition."""
 
     partition: int
     """Partition of ``events``."""
@@ -60,21 +60,21 @@ class Rederivation:
     """The fold of one partition of the range."""
 
     def __init__(self, partition: int, limits: FoldLimits, *, begins_log: bool) -> None:
-        """``begins_log``: nothing stood before the range, so nothing can have been cut."""
+        """``begins_log``: whether the range starts at the log's first offset, so that no trajectory can be cut."""
         self._fold = PartitionFold(limits)
         self._limits = limits
         self.pending_bytes = 0
         """Size of the records in :attr:`pending`."""
         self._portion = Portion(partition)
         self._begun = False
-        # While a trajectory from before the range may still show up, records are looked at one by one.
+        # While a trajectory from before the range may still arrive, records are folded one by one.
         self._may_be_cut = not begins_log
         self._begun_idle_ms: int | None = None
         self._cut_before_ms = 0
 
     @property
     def pending(self) -> Portion:
-        """What was folded since the last :meth:`portion`."""
+        """Outputs since the last :meth:`portion`."""
         return self._portion
 
     def take(self, records: Sequence[LogRecord]) -> Iterator[None]:
@@ -104,13 +104,13 @@ class Rederivation:
         self._add(outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS)
 
     def portion(self) -> Portion:
-        """What was folded since the last call."""
+        """Returns the outputs since the last call."""
         portion, self._portion = self._portion, Portion(self._portion.partition)
         self.pending_bytes = 0
         return portion
 
     def finish(self) -> Portion:
-        """The last portion: nothing more is read."""
+        """Returns the last portion, after the last record."""
         portion = self.portion()
         portion.counts[OPEN] = self._fold.open_count
         portion.is_last = True

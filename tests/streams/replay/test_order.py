@@ -5,14 +5,14 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.replay.order import LogTimeOrder
+from headrace.streams.replay.order import StreamTimeOrder
 
 SOURCES = st.lists(st.lists(st.integers(0, 20), max_size=12), min_size=1, max_size=4)
 
 
 def merged(sources: list[list[int]], chance: random.Random) -> list[tuple[int, int, int]]:
     """(stream time, source, index in it), with the sources read in random portions."""
-    order: LogTimeOrder[int, int] = LogTimeOrder(range(len(sources)))
+    order: StreamTimeOrder[int, int] = StreamTimeOrder(range(len(sources)))
     read = [0] * len(sources)
     found = list(order.ready())
     while order.starving:
@@ -43,7 +43,7 @@ def test_read_sizes_do_not_change_the_order(sources: list[list[int]], chance: ra
 
 
 def test_no_record_is_released_while_a_source_may_be_earlier() -> None:
-    order: LogTimeOrder[str, str] = LogTimeOrder(["a", "b"])
+    order: StreamTimeOrder[str, str] = StreamTimeOrder(["a", "b"])
     order.offer("a", [(5, "late")])
     assert (list(order.ready()), order.starving) == ([], {"b"})
     order.offer("b", [(3, "early")])

@@ -17,7 +17,7 @@ from headrace.schemas.wire import Message, decode
 from headrace.streams.drive import drive
 from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.raw import StoredRecord
-from headrace.streams.replay.order import LogTimeOrder
+from headrace.streams.replay.order import StreamTimeOrder
 from headrace.streams.replay.pipeline import Item, ReplayPipeline
 from headrace.streams.replay.placed import Placed
 from headrace.streams.replay.portion_codec import from_bytes, to_bytes
@@ -54,7 +54,7 @@ def replayed(
     makes = (*stage.makes, *(topic for processor in further for topic in processor.writes))
     pipeline = ReplayPipeline(rules, spans, dict.fromkeys(makes, width), further=further)
     folds = {number: Rederivation(number, rules.fold, begins_log=begins_log) for number in spans}
-    order: LogTimeOrder[int, Item] = LogTimeOrder(spans)
+    order: StreamTimeOrder[int, Item] = StreamTimeOrder(spans)
     left = {number: list(records) for number, records in partitions.items()}
     placed: list[Placed] = []
     while order.starving:

@@ -14,7 +14,7 @@ from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import decode, encode
 from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import Outgoing, StoredRecord
-from headrace.streams.replay.order import LogTimeOrder
+from headrace.streams.replay.order import StreamTimeOrder
 from headrace.streams.replay.rewards import UNREADABLE, WAITING, Rescoring
 from headrace.streams.replay.verdicts import asked, recorded
 from headrace.streams.rewards.judge_question import Question
@@ -53,7 +53,7 @@ def in_order(trajectories: Iterable[Spoken], feedback: Iterable[Spoken]) -> list
         ],
         FEEDBACK.name: [said(*each, offset) for offset, each in enumerate(sorted(feedback, key=lambda x: x[1]))],
     }
-    order: LogTimeOrder[str, StoredRecord] = LogTimeOrder(made)
+    order: StreamTimeOrder[str, StoredRecord] = StreamTimeOrder(made)
     for topic, records in made.items():
         order.offer(topic, [(record.timestamp, record) for record in records])
         order.end(topic)
