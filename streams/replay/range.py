@@ -48,7 +48,7 @@ def span_of(
     """Returns the range of a partition that holds ``[begin, end)``; ``start`` and ``stop`` are offsets by partition.
 
     Returns ``None`` if offsets are given, but none of this partition. Raises ``ValueError`` if they are outside of what
-    of what the partition holds: a range that does not exist cannot be replayed.
+    the partition holds: a range that does not exist cannot be replayed.
     """
     if any(bound is not None and partition not in bound for bound in (start, stop)):
         return None
