@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.streams.assembly.assemble import conclude, dead_letter_output
+from headrace.streams.assembly.batch_outputs import batch_outputs
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import UnusableRecord
@@ -18,7 +19,6 @@ from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.assembly.remembered import Emitted
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.trajectory_writer import is_left_to_python
-from headrace.streams.assembly.unreadable_batch import batch_outputs
 from headrace.streams.dead_letters.build import time_of
 from headrace.streams.dead_letters.raised import position_of, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing

@@ -26,16 +26,16 @@ from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.lost_offset import check_written_trajectories
 from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
 from headrace.streams.assembly.recovery import parse_commit_metadata
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.tick import tick
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_dead_letters import were_committed
-from headrace.streams.assembly.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.lost_offset import LostOffsetError, expired_alert
 from headrace.streams.raw import Outgoing, to_send
+from headrace.streams.reading.partition_reader import PartitionReader, open_reader
+from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unreadable_batch
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from aiokafka import TopicPartition
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.transactions import until_decided
-from headrace.streams.assembly.partition_reader import open_reader
 from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.assembly.remembered import Emitted
+from headrace.streams.reading.partition_reader import open_reader
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
-from headrace.streams.assembly.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.raw import LogRecord
+from headrace.streams.reading.partition_reader import PartitionReader, open_reader
+from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unreadable_batch
 from headrace.streams.replay.trajectories import Portion, Rederivation
 
 _IDLE_S = 0.002

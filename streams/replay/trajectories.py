@@ -15,10 +15,10 @@ from aiokafka import TopicPartition
 from headrace.schemas.bounds import is_time
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.assemble import outputs_of
+from headrace.streams.assembly.batch_outputs import batch_outputs
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History
-from headrace.streams.assembly.unreadable_batch import batch_outputs
 from headrace.streams.raw import LogRecord, Outgoing
 
 CUT = "trajectories_cut_at_begin"

@@ -26,8 +26,8 @@ from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.partition_reader import open_reader
 from headrace.streams.raw import LogRecord
+from headrace.streams.reading.partition_reader import open_reader
 from tests.benchmarks.load import Stopwatch, broker, fill
 
 parse = msgspec.json.Decoder().decode

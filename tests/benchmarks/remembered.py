@@ -20,7 +20,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.partition_reader import open_reader
+from headrace.streams.reading.partition_reader import open_reader
 from tests.benchmarks.cluster import Cluster, cluster
 from tests.benchmarks.contender import Contender, Start, prepared, running
 from tests.benchmarks.peers import CONTENDERS

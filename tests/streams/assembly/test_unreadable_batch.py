@@ -11,8 +11,9 @@ from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS
-from headrace.streams.assembly.unreadable_batch import KIND, unreadable_batch
+from headrace.streams.assembly.batch_outputs import KIND
 from headrace.streams.native.available import SPEEDUPS
+from headrace.streams.reading.unreadable_batch import unreadable_batch
 from tests.streams.assembly.test_assembler import assembling, config, everything, produce, trajectories, until
 from tests.streams.builders import session
 

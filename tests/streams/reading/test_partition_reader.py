@@ -14,11 +14,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS
-from headrace.streams.assembly import partition_reader
-from headrace.streams.assembly.message_reader import MessageReader
-from headrace.streams.assembly.partition_reader import ArrivalReader, PartitionReader, open_reader
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
+from headrace.streams.reading import partition_reader
+from headrace.streams.reading.message_reader import MessageReader
+from headrace.streams.reading.partition_reader import ArrivalReader, PartitionReader, open_reader
 from tests.streams.native.built import needs_speedups
 
 pytestmark = pytest.mark.kafka

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.streams.raw import LogRecord
 
-_BATCH = 200
-"""Records per fetch: few enough to stay in the processor's cache until they are folded."""
+BATCH = 200
+"""Default of records per read: few enough to stay in the processor's cache until they are folded."""
 
 # With a plain message.headers(), CPython's specialised call does not check whether the client failed and continues with
 # a broken list. Called through methodcaller, the failure raises.
@@ -40,16 +40,16 @@ class MessageReader:
         self._consumer.assign([self._place])
         self._error: KafkaError | None = None
 
-    def read(self) -> list[LogRecord]:
-        """Returns the next records, or none; does not wait. Raises ``KafkaException`` if the partition cannot be read,
-        after all records before the error were returned.
+    def read(self, most: int = BATCH) -> list[LogRecord]:
+        """Returns the next records, at most ``most``, or none; does not wait. Raises ``KafkaException`` if the
+        partition cannot be read, after all records before the error were returned.
         """
         if self._error is not None:
             error, self._error = self._error, None
             raise KafkaException(error)
         topic, partition = self._place.topic, self._place.partition
         records: list[LogRecord] = []
-        messages: list[Any] = self._consumer.consume(_BATCH, 0)
+        messages: list[Any] = self._consumer.consume(most, 0)
         for message in messages:
             error = message.error()
             if error is None:
@@ -69,7 +69,7 @@ class MessageReader:
                 break
         if records:
             self.position = max(self.position, records[-1].offset + 1)
-        return records if records or self._error is None else self.read()
+        return records if records or self._error is None else self.read(most)
 
     @property
     def end(self) -> int | None:

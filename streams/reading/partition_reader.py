@@ -12,14 +12,11 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, cimpl
 
-from headrace.streams.assembly.message_reader import MessageReader
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
+from headrace.streams.reading.message_reader import BATCH, MessageReader
 
 logger = logging.getLogger(__name__)
-
-_BATCH = 200
-"""Records per read."""
 
 _QUEUE_KB = 8 * 1024
 """Largest amount of fetched and unread data, in KiB."""
@@ -37,9 +34,9 @@ class PartitionReader(Protocol):
     def end(self) -> int | None:
         """Log end offset as of the last fetch; ``None`` before it."""
 
-    def read(self) -> Sequence[LogRecord]:
-        """Returns the next records, or none; does not wait. Raises ``KafkaException`` if the partition cannot be read,
-        after all records before the error were returned.
+    def read(self, most: int = BATCH) -> Sequence[LogRecord]:
+        """Returns the next records, at most ``most``, or none; does not wait. Raises ``KafkaException`` if the
+        partition cannot be read, after all records before the error were returned.
         """
 
     def close(self) -> None:
@@ -63,25 +60,24 @@ class ArrivalReader:
     def end(self) -> int | None:
         return self._log.end
 
-    def read(self) -> Sequence[LogRecord]:
+    def read(self, most: int = BATCH) -> Sequence[LogRecord]:
         if not self._error:
-            arrivals, self._error = self._log.read(_BATCH)
+            arrivals, self._error = self._log.read(most)
             if arrivals or not self._error:
                 return arrivals
         error, self._error = self._error, 0
         raise KafkaException(KafkaError(error))
 
 
-@asynccontextmanager
-async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
-    """Opens a reader of the committed records of ``topic[partition]`` from ``offset`` on; closes it on exit."""
+def start_reader(bootstrap: str, topic: str, partition: int, offset: int) -> PartitionReader:
+    """Returns a reader of the committed records of ``topic[partition]`` from ``offset`` on, which its user closes."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "none",  # required by the client, but unused: nothing is subscribed to or committed
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # If retention deletes unread records, the read must fail; the restart then reports it. See PartitionRunner.
+        # If retention deletes unread records, the read must fail; its user starts again and reports it.
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
         "check.crcs": "true",
@@ -94,11 +90,15 @@ async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -
         # times a second; the other clients of this process log it once a minute.
         "log_level": "2",
     }
-    reader: PartitionReader
     if SPEEDUPS is None:
-        reader = MessageReader(Consumer(settings, logger=logger), topic, partition, offset)
-    else:
-        reader = ArrivalReader(settings, topic, partition, offset)
+        return MessageReader(Consumer(settings, logger=logger), topic, partition, offset)
+    return ArrivalReader(settings, topic, partition, offset)
+
+
+@asynccontextmanager
+async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
+    """As :func:`start_reader`; closes the reader on exit."""
+    reader = start_reader(bootstrap, topic, partition, offset)
     try:
         yield reader
     finally:

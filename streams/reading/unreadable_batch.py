@@ -1,0 +1,41 @@
+"""Finds a batch that cannot be decompressed: librdkafka never gets past it, so its reader starts again behind it.
+
+Only the batch header, which has its offsets, is read.
+"""
+
+import asyncio
+import time
+
+from aiokafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.inflation import skipped_batches
+
+_PEEK_S = 30.0
+
+
+def is_unreadable_batch(error: KafkaException) -> bool:
+    """Whether ``error`` means that a batch could not be decompressed."""
+    return bool(error.args[0].code() == KafkaError._BAD_COMPRESSION)
+
+
+async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int) -> range | None:
+    """Returns the offsets of the first batch from ``offset`` on that cannot be decompressed.
+
+    They are those of the batch header, wherever in front of it the reader stopped: the dead letter is the same in every
+    reading of the log. Returns ``None`` if aiokafka, whose decompression is bounded, reads a record first.
+    """
+    deadline = time.monotonic() + _PEEK_S
+    with skipped_batches() as skipped:
+        async with open_consumer(bootstrap) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, offset)
+            while time.monotonic() < deadline:
+                found = await consumer.getmany(place, timeout_ms=500, max_records=1)
+                if skipped:
+                    return skipped[0]
+                if found:
+                    return None
+                await asyncio.sleep(0)
+    return None
