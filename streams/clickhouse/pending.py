@@ -12,6 +12,7 @@ from itertools import takewhile
 
 from headrace.streams.clickhouse.batches import RowBatch, convert, joined
 from headrace.streams.clickhouse.cuts import full_end, next_cut
+from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
 
 CHUNK_RECORDS = 2048
@@ -127,10 +128,10 @@ class Pending:
     def is_due(self, now: float, linger_s: float, reached: int | None) -> bool:
         """Whether the next batch should be cut although it is not full: its first record has waited for ``linger_s``.
 
-        ``reached`` is the last known log end. If it is far ahead, the batch waits longer: more records will be read
-        shortly, and a backlog needs large inserts.
+        ``reached`` is the last known log end. If it is far ahead, the batch waits longer while records are being read:
+        a backlog needs large inserts. Records of an open transaction are in front of the log end, and not read yet.
         """
-        is_behind = reached is not None and reached - self.read_to >= BACKLOG_RECORDS
+        is_behind = reached is not None and reached - self.read_to >= BACKLOG_RECORDS and now - self._latest < linger_s
         return now - self.since >= linger_s * (BACKLOG_LINGERS if is_behind else 1)
 
     def cut(self, *, early: bool) -> int | None:
@@ -163,5 +164,7 @@ class Pending:
 
 
 def _bytes_of(records: Sequence[LogRecord]) -> int:
+    if SPEEDUPS is not None and isinstance(records[0] if records else None, SPEEDUPS.Arrival):
+        return sum([record.size for record in records])
     held = sum([len(record.key or b"") + len(record.value or b"") for record in records])
     return held + sum([len(name) + len(content or b"") for record in records for name, content in record.headers])

@@ -17,16 +17,17 @@ insert. Each half has its own token, so a repeated batch is bisected identically
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 import pyarrow as pa
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 from clickhouse_connect.driver.exceptions import ClickHouseError
+from confluent_kafka import KafkaException
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
@@ -36,6 +37,7 @@ from headrace.schemas.records.alert import Severity
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.alerts import alert_message
+from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
 from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, deduplication_token, halves
@@ -56,6 +58,11 @@ KIND = "record_unstorable"
 
 READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
 """Topics whose unreadable records a processor turns into dead letters, and the topic of dead letters itself."""
+
+_LINGER_WAITS = 10
+"""Waits for records in the linger of a batch."""
+_RESTART_S = 1.0
+"""Pause before all partitions are started again, after one could not be read."""
 
 _LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
 """Errors of a commit or a seek once a partition belongs to another process."""
@@ -82,7 +89,8 @@ class SinkConfig:
     batch_records: int = 65_536
     """Full batches end at multiples of this many offsets; also the size of inserts per partition in a backlog."""
     buffer_bytes: int = 128 * 1024 * 1024
-    """Bytes of records and columns in memory at which the largest batch is cut and reading pauses."""
+    """Bytes of records and columns in memory at which the largest batch is cut and reading pauses. The readers of
+    `events` hold up to 8 MiB per partition in addition."""
     concurrent_inserts: int = 3
     """Partitions whose batches are converted and inserted concurrently."""
     lag_interval_s: float = 5.0
@@ -96,19 +104,6 @@ class SinkConfig:
                 raise ValueError(f"the sink's setting {name} must be positive, not {getattr(self, name)}")
 
 
-class _Assignment(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
-    """Counts rebalances: uncommitted records read before a rebalance must be read again."""
-
-    def __init__(self) -> None:
-        self.generation = 0
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self.generation += 1
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self.generation += 1
-
-
 class _Sink:
     """The main loop and its state. While batches of some partitions are written, further records are read."""
 
@@ -116,12 +111,14 @@ class _Sink:
         self,
         config: SinkConfig,
         consumer: AIOKafkaConsumer,
+        assigned: AssignedPartitions,
         producer: AIOKafkaProducer,
         database: RetryingClient,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._config = config
         self._consumer = consumer
+        self._assigned = assigned
         self._producer = producer
         self._database = database
         self._tasks = tasks
@@ -130,16 +127,21 @@ class _Sink:
         self._writing: asyncio.Task[None] | None = None
         self._writing_bytes = 0
         self._loaded = -1
-        self.assignment = _Assignment()
 
     async def run_once(self) -> None:
-        """One iteration: read some records, convert them, and start writing the batches that are full or old enough."""
-        if self._loaded != self.assignment.generation:
+        """One iteration: read some records, convert them, and start writing the batches that are full or old enough.
+        Without a backlog, wait then.
+        """
+        if self._loaded != self._assigned.generation:
             await self._load()
-        records = await self._consumer.getmany(
-            timeout_ms=int(self._config.linger_s * 500), max_records=2 * CHUNK_RECORDS
-        )
-        if self._loaded != self.assignment.generation:
+        try:
+            records = await self._assigned.read(CHUNK_RECORDS)
+        except KafkaException as error:
+            log.warning("reading again from the committed offsets: %s", error)
+            self._loaded = -1
+            await asyncio.sleep(_RESTART_S)
+            return
+        if self._loaded != self._assigned.generation:
             return
         now = monotonic()
         for partition, batch in records.items():
@@ -148,12 +150,14 @@ class _Sink:
             pending = self._pending[partition]
             while chunk := pending.chunk():
                 pending.put(chunk, await asyncio.to_thread(convert, chunk))
-        if self._loaded != self.assignment.generation:
+        if self._loaded != self._assigned.generation:
             return
         if self._writing is None and (cuts := self._cuts(now)):
             self._start_writing(cuts)
         if self._writing is not None and self._held_bytes() > self._config.buffer_bytes:
             await asyncio.wait({self._writing})
+        read = sum(map(len, records.values()))
+        await asyncio.sleep(0 if read >= CHUNK_RECORDS else self._config.linger_s / _LINGER_WAITS)
 
     async def finish(self) -> None:
         """Write the remaining records."""
@@ -161,7 +165,7 @@ class _Sink:
             await asyncio.wait({self._writing})
         ends = {place: pending.cut(early=True) for place, pending in self._pending.items()}
         cuts = {place: end for place, end in ends.items() if end is not None}
-        if cuts and self._loaded == self.assignment.generation:
+        if cuts and self._loaded == self._assigned.generation:
             self._start_writing(cuts)
 
     def _held_bytes(self) -> int:
@@ -173,7 +177,7 @@ class _Sink:
         for place, pending in self._pending.items():
             if pending.is_empty:
                 continue
-            end = pending.cut(early=pending.is_due(now, self._config.linger_s, self._reached(place)))
+            end = pending.cut(early=pending.is_due(now, self._config.linger_s, self._assigned.end(place)))
             if end is not None:
                 found[place] = end
         if not found and self._held_bytes() > self._config.buffer_bytes:
@@ -182,40 +186,40 @@ class _Sink:
                     return {place: end}
         return found
 
-    def _reached(self, place: TopicPartition) -> int | None:
-        """Returns the last known last stable offset of ``place``; ``None`` before a fetch."""
-        if place not in self._consumer.assignment():
-            return None
-        reached: int | None = self._consumer.last_stable_offset(place)
-        return reached
-
     async def _load(self) -> None:
         """Start every assigned partition at its committed offset, with the cut announced there."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
-        generation = self.assignment.generation
+        generation = self._assigned.generation
         self._pending.clear()
         assigned = list(self._consumer.assignment())
         if assigned:
             commits = await committed_offsets(self._config.bootstrap, self._config.group, assigned)
             begins = await self._consumer.beginning_offsets(assigned)
+            ends = await self._consumer.end_offsets(assigned)
             for partition in assigned:
-                # Without a commit the offset is −1. A commit below the log start offset starts at the log start.
+                # Without a commit the offset is −1. A commit outside of the log starts at the log start.
                 at, begin = commits[partition].offset, begins[partition]
-                first = max(at, begin)
+                first = at if begin <= at <= ends[partition] else begin
                 if 0 <= at < begin:
                     alert = expired_alert(SOURCE, partition.topic, partition.partition, at, at, begin)
                     await (await send(self._producer, ALERTS, alert.message))
-                try:
-                    self._consumer.seek(partition, first)
-                except IllegalStateError:
-                    return  # reassigned in the meantime: the next iteration loads again
+                elif at > first:
+                    log.error(
+                        "%s[%d] ends at %d, and was written up to %d already: the topic was recreated, or its broker "
+                        "lost records; the partition is read again from its start",
+                        *partition, ends[partition], at,
+                    )  # fmt: skip
                 announced = announced_cut(commits[partition].metadata or "")
                 self._pending[partition] = Pending(
                     first,
                     self._config.batch_records,
                     announced if announced is not None and announced > first else None,
                 )
+        try:
+            await self._assigned.start({place: pending.first for place, pending in self._pending.items()})
+        except IllegalStateError:
+            return  # reassigned in the meantime: the next iteration loads again
         self._loaded = generation
 
     def _start_writing(self, cuts: dict[TopicPartition, int]) -> None:
@@ -283,7 +287,7 @@ class _Sink:
         pending = self._pending[place]
         if pending.first == end and pending.is_empty:
             # Also past transaction markers, which use offsets without a record and would otherwise count as lag.
-            pending.first = max(end, await self._consumer.position(place))
+            pending.first = max(end, await self._assigned.position(place))
         return pending.first
 
 
@@ -354,9 +358,11 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
                 except ClickHouseError as error:
                     log.warning("the lag was not written: %s", error)
 
+            assigned = AssignedPartitions(config.bootstrap, consumer)
+            stack.push_async_callback(assigned.close)
             async with asyncio.TaskGroup() as tasks:
-                sink = _Sink(config, consumer, producer, database, tasks)
-                consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=sink.assignment)
+                sink = _Sink(config, consumer, assigned, producer, database, tasks)
+                consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=assigned)
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():

@@ -122,8 +122,17 @@ def test_a_batch_of_a_backlog_waits_longer_to_be_full() -> None:
     for reached in (None, 101, 101 + BACKLOG_RECORDS - 1):
         assert not pending.is_due(5.4, 0.5, reached)
         assert pending.is_due(5.5, 0.5, reached)
-    assert not pending.is_due(5.5 + 0.5 * (BACKLOG_LINGERS - 2), 0.5, 101 + BACKLOG_RECORDS)
-    assert pending.is_due(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 101 + BACKLOG_RECORDS)
+    late = 5.0 + 0.5 * (BACKLOG_LINGERS - 1)
+    pending.add([record(101)], now=late)
+    assert not pending.is_due(late, 0.5, 102 + BACKLOG_RECORDS)
+    assert pending.is_due(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 102 + BACKLOG_RECORDS)
+
+
+def test_a_batch_does_not_wait_for_a_backlog_of_which_nothing_can_be_read() -> None:
+    pending = Pending(100, 65_536)
+    pending.add([record(100)], now=5.0)
+    assert not pending.is_due(5.4, 0.5, 101 + BACKLOG_RECORDS), "records of an open transaction are in front of the end"
+    assert pending.is_due(5.5, 0.5, 101 + BACKLOG_RECORDS)
 
 
 def test_record_bytes_and_later_column_bytes_are_counted() -> None:

@@ -1,0 +1,113 @@
+"""The partitions that the consumer group assigns to a sink, and how each is read.
+
+Nine of ten records are events. Each partition of ``events`` is read by a :class:`PartitionReader`, a quarter of the
+processor time of aiokafka's consumer. That consumer, which is the group's member, reads the other topics; in it the
+partitions of ``events`` are paused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from confluent_kafka import KafkaException
+
+from headrace.schemas.topics import EVENTS
+from headrace.streams.raw import LogRecord
+from headrace.streams.reading.partition_reader import PartitionReader, start_reader
+from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unreadable_batch
+
+log = logging.getLogger(__name__)
+
+
+class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
+    """Reads the partitions assigned to ``consumer``, and counts rebalances: uncommitted records read before a rebalance
+    must be read again.
+    """
+
+    def __init__(self, bootstrap: str, consumer: AIOKafkaConsumer) -> None:
+        self.generation = 0
+        """Number of rebalances, each counted at its begin and at its end."""
+        self._bootstrap = bootstrap
+        self._consumer = consumer
+        self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._failed: dict[TopicPartition, KafkaException] = {}
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self.generation += 1
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self.generation += 1
+        self._consumer.pause(*[place for place in assigned if place.topic == EVENTS.name])
+
+    async def start(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read each partition from its offset on. Raises ``IllegalStateError`` if one was reassigned meanwhile."""
+        await self.close()
+        for place, offset in offsets.items():
+            if place.topic == EVENTS.name:
+                self._readers[place] = start_reader(self._bootstrap, *place, offset)
+            else:
+                self._consumer.seek(place, offset)
+
+    async def read(self, most: int) -> dict[TopicPartition, Sequence[LogRecord]]:
+        """Returns the next records by partition, without waiting for records: at most ``most`` of a partition of
+        ``events``, and as many of all others.
+
+        Raises ``KafkaException`` if a partition of ``events`` cannot be read on, for example because retention deleted
+        unread records; then :meth:`start` again.
+        """
+        # Positions move only between here and the return, without a pause: the caller holds all records before them.
+        while self._failed:
+            await self._skip_batch(*self._failed.popitem())
+        found: dict[TopicPartition, Sequence[LogRecord]] = await self._consumer.getmany(max_records=most)
+        for place, reader in self._readers.items():
+            try:
+                records = reader.read(most)
+            except KafkaException as error:
+                self._failed[place] = error
+                continue
+            if records:
+                found[place] = records
+        return found
+
+    def end(self, place: TopicPartition) -> int | None:
+        """Returns the log end offset as of the last fetch; ``None`` before it."""
+        if (reader := self._readers.get(place)) is not None:
+            return reader.end
+        if place.topic == EVENTS.name or place not in self._consumer.assignment():
+            return None
+        end: int | None = self._consumer.last_stable_offset(place)
+        return end
+
+    async def position(self, place: TopicPartition) -> int:
+        """Returns the offset up to which ``place`` was read, past transaction markers, which use offsets without a
+        record; 0 while it is not read. Raises ``IllegalStateError`` if it was reassigned.
+        """
+        if place.topic == EVENTS.name:
+            reader = self._readers.get(place)
+            return 0 if reader is None else reader.position
+        position: int = await self._consumer.position(place)
+        return position
+
+    async def close(self) -> None:
+        """Close the readers."""
+        readers, self._readers = self._readers, {}
+        self._failed.clear()
+        await asyncio.gather(*[asyncio.to_thread(reader.close) for reader in readers.values()])
+
+    async def _skip_batch(self, place: TopicPartition, error: KafkaException) -> None:
+        """Read ``place`` on behind the batch that cannot be decompressed: the assembler reports it. Raises any other
+        ``error``.
+        """
+        reader = self._readers.pop(place)
+        await asyncio.to_thread(reader.close)
+        if not is_unreadable_batch(error):
+            raise error
+        skipped = await unreadable_batch(self._bootstrap, place, reader.position)
+        if skipped is None:
+            raise error
+        log.error(
+            "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
+            place.topic, place.partition, skipped.start, skipped.stop - 1,
+        )  # fmt: skip
+        self._readers[place] = start_reader(self._bootstrap, *place, skipped.stop)
