@@ -1,0 +1,188 @@
+"""How the sink reads its partitions, against a real broker: whatever happens to the log, every record once."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin.records_to_delete import RecordsToDelete
+
+from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
+from headrace.schemas.wire import decode_payload
+from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
+from headrace.streams.clickhouse.sink import SinkConfig
+from headrace.streams.raw import LogRecord
+from headrace.streams.reading import partition_reader
+from tests.conftest import RunningKafka
+from tests.streams.assembly.test_unreadable_batch import BOMB, inflating
+from tests.streams.clickhouse.test_sink import count, event, events_of, running_sink, send_events, until
+from tests.streams.native.built import needs_speedups
+
+pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of records of each read."""
+    original, counts = AssignedPartitions.read, list[int]()
+
+    async def counted(self: AssignedPartitions, most: int) -> dict[TopicPartition, Sequence[LogRecord]]:
+        found = await original(self, most)
+        counts.append(sum(map(len, found.values())))
+        return found
+
+    monkeypatch.setattr(AssignedPartitions, "read", counted)
+    return counts
+
+
+async def send_to(bootstrap: str, topic: Topic, name: str, count: int, partition: int = 1) -> None:
+    async with open_producer(bootstrap) as producer:
+        for number in range(count):
+            await (await send(producer, topic, event(f"{name}-{number}", 0), partition=partition))
+
+
+async def end_of(bootstrap: str, place: TopicPartition) -> int:
+    async with open_consumer(bootstrap) as consumer:
+        return int((await consumer.end_offsets([place]))[place])
+
+
+async def until_committed(bootstrap: str, group: str, place: TopicPartition, offset: int) -> None:
+    while (await committed_offsets(bootstrap, group, [place]))[place].offset != offset:  # noqa: ASYNC110 - at the broker
+        await asyncio.sleep(0.05)
+
+
+@needs_speedups
+async def test_only_the_readers_fetch_events_also_after_a_rebalance(kafka: str) -> None:
+    await send_events(kafka, "paused", 500)
+    await send_to(kafka, FEEDBACK, "paused", 5)
+    async with open_consumer(kafka, group="paused") as first, open_consumer(kafka, group="paused") as second:
+        members = [(AssignedPartitions(kafka, each), each) for each in (first, second)]
+        places = {*await partitions_of(first, EVENTS), *await partitions_of(first, FEEDBACK)}
+        for joined in (1, 2):
+            assigned, consumer = members[joined - 1]
+            consumer.subscribe([EVENTS.name, FEEDBACK.name], listener=assigned)
+            taking_part = members[:joined]
+            while {place for _, each in taking_part for place in each.assignment()} != places or not all(
+                len(each.assignment()) == len(places) / joined for _, each in taking_part
+            ):
+                for _, each in taking_part:
+                    await each.getmany(timeout_ms=20)
+            found: dict[TopicPartition, list[int]] = {place: [] for place in places}
+            for assigned, consumer in taking_part:
+                await assigned.start(dict.fromkeys(consumer.assignment(), 0))
+            while sum(map(len, found.values())) < 505:
+                for assigned, consumer in taking_part:
+                    for place, records in (await assigned.read(100)).items():
+                        found[place] += [record.offset for record in records]
+                        assert await assigned.position(place) == found[place][-1] + 1
+                    by_consumer = {place.topic for place in consumer._fetcher._records}
+                    assert by_consumer <= {FEEDBACK.name}
+                await asyncio.sleep(0.02)
+            assert all(offsets == list(range(len(offsets))) for offsets in found.values())
+        for assigned, _ in members:
+            await assigned.close()
+
+
+async def test_the_sink_reads_without_the_extension_module(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_reader, "SPEEDUPS", None)
+    await send_events(kafka, "messages", 3_000)
+    async with running_sink(SinkConfig(kafka, clickhouse, group="messages", batch_records=256)):
+        await until(clickhouse, events_of("messages"), 3_000)
+    assert count(clickhouse, events_of("messages")) == 3_000
+
+
+async def test_a_batch_that_cannot_be_decompressed_is_skipped(
+    kafka: str, clickhouse: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = TopicPartition(EVENTS.name, 1)
+    await send_to(kafka, EVENTS, "before", 3)
+    async with running_sink(SinkConfig(kafka, clickhouse, group="bomb")):
+        await until(clickhouse, events_of("before"), 3)
+        offset = await inflating(kafka, value=BOMB, partition=1)
+        await send_to(kafka, EVENTS, "behind", 3)
+        await until(clickhouse, events_of("behind"), 3)
+        await until_committed(kafka, "bomb", place, await end_of(kafka, place))
+    assert count(clickhouse, events_of("before")) == count(clickhouse, events_of("behind")) == 3
+    assert f"events[1]: the batch at {offset} to {offset} cannot be decompressed" in caplog.text
+
+
+@pytest.mark.parametrize("topic", [EVENTS, FEEDBACK], ids=lambda topic: topic.name)
+async def test_a_commit_behind_the_log_end_starts_at_the_log_start(kafka: str, clickhouse: str, topic: Topic) -> None:
+    """As after the topic was recreated."""
+    place, group = TopicPartition(topic.name, 2), f"recreated-{topic.name}"
+    await send_to(kafka, topic, group, 3, partition=2)
+    async with open_consumer(kafka, group=group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: 10**6})
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
+        await until_committed(kafka, group, place, await end_of(kafka, place))
+
+
+async def test_events_deleted_unread_while_the_sink_runs_raise_one_alert(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    place, group = TopicPartition(EVENTS.name, 3), "deleted"
+    await send_to(kafka, EVENTS, "deleted", 10, partition=3)
+    end = await end_of(kafka, place)
+    async with open_consumer(kafka, group=group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: end - 8})
+    original = AssignedPartitions.start
+
+    async def after_deletion(self: AssignedPartitions, offsets: Mapping[TopicPartition, int]) -> None:
+        """The partition's start moves between the sink's look at it and the first fetch."""
+        if place in offsets:
+            async with open_admin(kafka) as admin:
+                await admin.delete_records({place: RecordsToDelete(before_offset=end - 3)})
+        await original(self, offsets)
+
+    monkeypatch.setattr(AssignedPartitions, "start", after_deletion)
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
+        await until(clickhouse, events_of("deleted"), 3)
+        await until_committed(kafka, group, place, end)
+    assert "reading again from the committed offsets" in caplog.text
+    alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
+    expired = [each for each in alerts if isinstance(each, Alert) and each.kind == "records_expired"]
+    assert [each.details["unread"] for each in expired] == [5]
+
+
+async def test_an_idle_sink_waits_between_reads(kafka: str, clickhouse: str, reads: list[int]) -> None:
+    await send_events(kafka, "idle", 100)
+    async with running_sink(SinkConfig(kafka, clickhouse, group="idle", linger_s=0.5)):
+        await until(clickhouse, events_of("idle"), 100)
+        before = len(reads)
+        await asyncio.sleep(2.0)
+        assert 1 <= len(reads) - before <= 4 * 10 + 1
+
+
+async def test_the_sink_waits_for_a_broker_that_is_away(
+    running_kafka: RunningKafka, clickhouse: str, reads: list[int]
+) -> None:
+    kafka = running_kafka.bootstrap
+    async with running_sink(SinkConfig(kafka, clickhouse, group="away", linger_s=0.5)):
+        await send_events(kafka, "away1", 1_000)
+        await until(clickhouse, events_of("away1"), 1_000)
+        await asyncio.to_thread(running_kafka.freeze)
+        before = len(reads)
+        await asyncio.sleep(15.0)  # longer than the session
+        assert len(reads) - before <= 30 * 10 + 1, "the sink does not spin"
+        await asyncio.to_thread(running_kafka.freeze, False)
+        await running_kafka.stays_listed()
+        await send_events(kafka, "away2", 1_000)
+        await until(clickhouse, events_of("away2"), 1_000)
+        await asyncio.to_thread(running_kafka.kill)
+        await asyncio.sleep(5.0)
+        await asyncio.to_thread(running_kafka.start)
+        await send_events(kafka, "away3", 1_000)
+        await until(clickhouse, events_of("away3"), 1_000)
+    for name in ("away1", "away2", "away3"):
+        assert count(clickhouse, events_of(name)) == 1_000
