@@ -19,6 +19,9 @@ from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unrea
 
 log = logging.getLogger(__name__)
 
+QUEUE_KB = 4 * 1024
+"""Fetched and unread payloads of a partition of ``events``, in KiB, from which on nothing more is fetched."""
+
 
 class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
     """Reads the partitions assigned to ``consumer``, and counts rebalances: uncommitted records read before a rebalance
@@ -45,7 +48,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         await self.close()
         for place, offset in offsets.items():
             if place.topic == EVENTS.name:
-                self._readers[place] = start_reader(self._bootstrap, *place, offset)
+                self._readers[place] = start_reader(self._bootstrap, *place, offset, queue_kb=QUEUE_KB)
             else:
                 self._consumer.seek(place, offset)
 
@@ -110,4 +113,4 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
             "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
             place.topic, place.partition, skipped.start, skipped.stop - 1,
         )  # fmt: skip
-        self._readers[place] = start_reader(self._bootstrap, *place, skipped.stop)
+        self._readers[place] = start_reader(self._bootstrap, *place, skipped.stop, queue_kb=QUEUE_KB)

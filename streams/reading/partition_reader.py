@@ -18,8 +18,9 @@ from headrace.streams.reading.message_reader import BATCH, MessageReader
 
 logger = logging.getLogger(__name__)
 
-_QUEUE_KB = 8 * 1024
-"""Largest amount of fetched and unread data, in KiB."""
+QUEUE_KB = 8 * 1024
+"""Default of the fetched and unread payloads, in KiB, from which on nothing more is fetched. A process holds five times
+as much: with headers and librdkafka's own records, and with a last fetch, which is compressed tenfold or less."""
 
 
 class PartitionReader(Protocol):
@@ -69,8 +70,12 @@ class ArrivalReader:
         raise KafkaException(KafkaError(error))
 
 
-def start_reader(bootstrap: str, topic: str, partition: int, offset: int) -> PartitionReader:
-    """Returns a reader of the committed records of ``topic[partition]`` from ``offset`` on, which its user closes."""
+def start_reader(
+    bootstrap: str, topic: str, partition: int, offset: int, *, queue_kb: int = QUEUE_KB
+) -> PartitionReader:
+    """Returns a reader of the committed records of ``topic[partition]`` from ``offset`` on, which its user closes.
+    ``queue_kb``: fetched and unread payloads, in KiB, from which on nothing more is fetched.
+    """
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "none",  # required by the client, but unused: nothing is subscribed to or committed
@@ -81,9 +86,10 @@ def start_reader(bootstrap: str, topic: str, partition: int, offset: int) -> Par
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
         "check.crcs": "true",
-        "queued.max.messages.kbytes": str(_QUEUE_KB),
+        "queued.max.messages.kbytes": str(queue_kb),
+        "fetch.message.max.bytes": str(queue_kb * 1024 // 8),
         # By default, a full queue is checked again only after a second.
-        "fetch.queue.backoff.ms": "2",
+        "fetch.queue.backoff.ms": "10",
         "reconnect.backoff.ms": "50",
         "reconnect.backoff.max.ms": "1000",
         # read() raises read errors. While the broker is unavailable, librdkafka would print this to stderr dozens of
