@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -336,6 +337,24 @@ async def test_a_table_of_another_type_makes_no_dead_letter() -> None:
     with pytest.raises(ValueError, match="column seq of table events"):
         await database.insert(EVENTS_TABLE, arrow_table(EVENTS_TABLE, [{"seq": 1}]), "t")
     assert len(asked) == 2
+
+
+@pytest.mark.clickhouse
+def test_inserts_are_compressed_on_loopback_too(clickhouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    sizes, original = list[int](), client.raw_insert
+
+    def counted(table: str, columns: object, block: Any, *others: Any, **named: Any) -> Any:
+        sizes.append(len(block))
+        return original(table, columns, block, *others, **named)
+
+    monkeypatch.setattr(client, "raw_insert", counted)
+    text = "the same words " * 100
+    rows = [{"id": f"packed-{number}", "payload": text} for number in range(1000)]
+    insert_rows(client, EVENTS_TABLE, arrow_table(EVENTS_TABLE, rows), "packed")
+    assert client.query("SELECT count() FROM events WHERE payload = {t:String}", {"t": text}).result_rows == [(1000,)]
+    assert sizes[0] < 1000 * len(text) / 5
 
 
 def test_rows_are_halved_between_records_until_one_is_left() -> None:

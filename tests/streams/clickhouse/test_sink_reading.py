@@ -99,6 +99,17 @@ async def test_the_sink_reads_without_the_extension_module(
     assert count(clickhouse, events_of("messages")) == 3_000
 
 
+async def test_the_committed_offset_is_past_transaction_markers(kafka: str, clickhouse: str) -> None:
+    place = TopicPartition(EVENTS.name, 0)
+    async with open_producer(kafka, transactional_id="markers") as producer:
+        for number in range(3):
+            async with producer.transaction():
+                await send(producer, EVENTS, event(f"marked-{number}", 0), partition=0)
+    async with running_sink(SinkConfig(kafka, clickhouse, group="markers")):
+        await until_committed(kafka, "markers", place, await end_of(kafka, place))
+    assert count(clickhouse, events_of("marked")) == 3
+
+
 async def test_a_batch_that_cannot_be_decompressed_is_skipped(
     kafka: str, clickhouse: str, caplog: pytest.LogCaptureFixture
 ) -> None:
