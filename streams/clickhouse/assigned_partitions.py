@@ -48,7 +48,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         await self.close()
         for place, offset in offsets.items():
             if place.topic == EVENTS.name:
-                self._readers[place] = start_reader(self._bootstrap, *place, offset, queue_kb=QUEUE_KB)
+                self._readers[place] = self._reader_from(place, offset)
             else:
                 self._consumer.seek(place, offset)
 
@@ -98,6 +98,9 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         self._failed.clear()
         await asyncio.gather(*[asyncio.to_thread(reader.close) for reader in readers.values()])
 
+    def _reader_from(self, place: TopicPartition, offset: int) -> PartitionReader:
+        return start_reader(self._bootstrap, place.topic, place.partition, offset, queue_kb=QUEUE_KB)
+
     async def _skip_batch(self, place: TopicPartition, error: KafkaException) -> None:
         """Read ``place`` on behind the batch that cannot be decompressed: the assembler reports it. Raises any other
         ``error``.
@@ -113,4 +116,4 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
             "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
             place.topic, place.partition, skipped.start, skipped.stop - 1,
         )  # fmt: skip
-        self._readers[place] = start_reader(self._bootstrap, *place, skipped.stop, queue_kb=QUEUE_KB)
+        self._readers[place] = self._reader_from(place, skipped.stop)
