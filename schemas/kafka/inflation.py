@@ -49,7 +49,7 @@ def bound_inflation() -> None:
 
 @contextmanager
 def skipped_batches() -> Iterator[list[range]]:
-    """Collect the offsets of the batches that are skipped by reads within the block, one range per batch."""
+    """Have reads within the block skip every compressed batch, and collect their offsets, one range per batch."""
     found: list[range] = []
     token = _skipped.set(found)
     try:
@@ -116,7 +116,7 @@ class BoundedRecords:
 
 
 class BoundedBatch:
-    """A batch that is empty if it decompresses to more than the limit."""
+    """A compressed batch that is empty if it decompresses to more than the limit, or within :func:`skipped_batches`."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -125,11 +125,12 @@ class BoundedBatch:
         return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[Any]:
+        if (found := _skipped.get()) is not None:
+            found.append(range(self._batch.base_offset, self._batch.next_offset))
+            return
         try:
             yield from self._batch
         except InflatedError:
-            if (found := _skipped.get()) is not None:
-                found.append(range(self._batch.base_offset, self._batch.next_offset))
             logger.error(
                 "the batch at offsets %d to %d decompresses to more than %d MB and is skipped: its producer should not "
                 "be allowed to write to this topic",

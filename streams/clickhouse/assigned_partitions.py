@@ -59,10 +59,14 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         Raises ``KafkaException`` if a partition of ``events`` cannot be read on, for example because retention deleted
         unread records; then :meth:`start` again.
         """
-        # Positions move only between here and the return, without a pause: the caller holds all records before them.
+        generation = self.generation
         while self._failed:
             await self._skip_batch(*self._failed.popitem())
         found: dict[TopicPartition, Sequence[LogRecord]] = await self._consumer.getmany(max_records=most)
+        if generation != self.generation:
+            return {}
+        # From here on nothing is awaited: readers move on only if the caller takes their records, because positions are
+        # committed.
         for place, reader in self._readers.items():
             try:
                 records = reader.read(most)

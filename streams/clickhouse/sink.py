@@ -286,7 +286,9 @@ class _Sink:
     async def _written_to(self, place: TopicPartition, end: int) -> int:
         """Returns the offset to commit once everything before ``end`` is in the database."""
         pending = self._pending[place]
-        if pending.first == end and pending.is_empty:
+        # After a rebalance records may have been read and dropped: they are in front of the position.
+        is_loaded = self._loaded == self._assigned.generation
+        if is_loaded and pending.first == end and pending.is_empty:
             # Also past transaction markers, which use offsets without a record and would otherwise count as lag.
             pending.first = max(end, await self._assigned.position(place))
         return pending.first

@@ -21,10 +21,13 @@ def is_unreadable_batch(error: KafkaException) -> bool:
 
 
 async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int) -> range | None:
-    """Returns the offsets of the first batch from ``offset`` on that cannot be decompressed.
+    """Returns the offsets of the batch that librdkafka could not decompress when it had read to ``offset``: the first
+    compressed one from there on.
 
     They are those of the batch header, wherever in front of it the reader stopped: the dead letter is the same in every
-    reading of the log. Returns ``None`` if aiokafka, whose decompression is bounded, reads a record first.
+    reading of the log. Nothing is decompressed, because clients differ in what they refuse: if zstd does not state the
+    size, librdkafka doubles its buffer and refuses batches below its limit. Returns ``None`` if an uncompressed record
+    comes first.
     """
     deadline = time.monotonic() + _PEEK_S
     with skipped_batches() as skipped:

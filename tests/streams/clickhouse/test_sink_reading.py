@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -16,11 +17,12 @@ from headrace.schemas.records.alert import Alert
 from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
 from headrace.schemas.wire import decode_payload
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
+from headrace.streams.clickhouse.database import RetryingClient
 from headrace.streams.clickhouse.sink import SinkConfig
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading import partition_reader
 from tests.conftest import RunningKafka
-from tests.streams.assembly.test_unreadable_batch import BOMB, inflating
+from tests.streams.assembly.test_unreadable_batch import BOMB, BOMBS, inflating
 from tests.streams.clickhouse.test_sink import count, event, events_of, running_sink, send_events, until
 from tests.streams.native.built import needs_speedups
 
@@ -110,19 +112,53 @@ async def test_the_committed_offset_is_past_transaction_markers(kafka: str, clic
     assert count(clickhouse, events_of("marked")) == 3
 
 
+@pytest.mark.parametrize(("value", "states_size"), BOMBS.values(), ids=list(BOMBS))
 async def test_a_batch_that_cannot_be_decompressed_is_skipped(
-    kafka: str, clickhouse: str, caplog: pytest.LogCaptureFixture
+    kafka: str, clickhouse: str, caplog: pytest.LogCaptureFixture, value: bytes, states_size: bool
 ) -> None:
-    place = TopicPartition(EVENTS.name, 1)
-    await send_to(kafka, EVENTS, "before", 3)
-    async with running_sink(SinkConfig(kafka, clickhouse, group="bomb")):
-        await until(clickhouse, events_of("before"), 3)
-        offset = await inflating(kafka, value=BOMB, partition=1)
-        await send_to(kafka, EVENTS, "behind", 3)
-        await until(clickhouse, events_of("behind"), 3)
-        await until_committed(kafka, "bomb", place, await end_of(kafka, place))
-    assert count(clickhouse, events_of("before")) == count(clickhouse, events_of("behind")) == 3
+    place, group = TopicPartition(EVENTS.name, 1), f"bomb{len(value)}"
+    before, behind = f"before{len(value)}", f"behind{len(value)}"
+    await send_to(kafka, EVENTS, before, 3)
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
+        await until(clickhouse, events_of(before), 3)
+        offset = await inflating(kafka, value=value, states_size=states_size, partition=1)
+        await send_to(kafka, EVENTS, behind, 3)
+        await until(clickhouse, events_of(behind), 3)
+        await until_committed(kafka, group, place, await end_of(kafka, place))
+    assert count(clickhouse, events_of(before)) == count(clickhouse, events_of(behind)) == 3
     assert f"events[1]: the batch at {offset} to {offset} cannot be decompressed" in caplog.text
+
+
+async def test_records_that_a_rebalance_drops_are_read_again(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebalance while a batch is skipped and an insert is in flight, whose commit must not cover dropped records."""
+    inserting, may_insert, dropped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    insert, skip_batch = RetryingClient.insert, AssignedPartitions._skip_batch
+
+    async def slow_insert(self: RetryingClient, *arguments: Any) -> None:
+        inserting.set()
+        await may_insert.wait()
+        await insert(self, *arguments)
+
+    async def skip_and_rebalance(self: AssignedPartitions, *arguments: Any) -> None:
+        if not dropped.is_set():
+            await send_to(kafka, EVENTS, "dropped", 5, partition=0)
+            await asyncio.sleep(1)  # until they are fetched
+            self.generation += 2
+        await skip_batch(self, *arguments)
+        dropped.set()
+
+    monkeypatch.setattr(RetryingClient, "insert", slow_insert)
+    monkeypatch.setattr(AssignedPartitions, "_skip_batch", skip_and_rebalance)
+    async with running_sink(SinkConfig(kafka, clickhouse, group="dropped")):
+        await send_to(kafka, EVENTS, "in-flight", 3, partition=0)
+        await inserting.wait()
+        await inflating(kafka, value=BOMB, partition=1)
+        await dropped.wait()
+        may_insert.set()
+        await until(clickhouse, events_of("dropped"), 5)
+    assert count(clickhouse, events_of("in-flight")) == 3
 
 
 @pytest.mark.parametrize("topic", [EVENTS, FEEDBACK], ids=lambda topic: topic.name)
