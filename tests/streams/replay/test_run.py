@@ -328,7 +328,7 @@ async def test_an_interrupted_replay_is_completed_and_a_different_one_refused(
     completed = await replayed(live, "torn")
     assert completed.model_copy(update={"name": "uncut"}) == whole
     assert await side(live, REWARDS, "torn") == await side(live, REWARDS, "uncut")
-    with pytest.raises(ReplayRefused, match="is done"):
+    with pytest.raises(ReplayRefused, match="is complete"):
         await replayed(live, "torn")
 
 
@@ -351,7 +351,7 @@ def test_the_command_replays_and_reports_the_result(live: str) -> None:
     manifest = json.loads(run("told-2", "--json", "--from", "2000-01-01").output)
     assert manifest["counts"]["rewards"] == TRAJECTORIES_MADE
     for wrong, says in (
-        (("told",), "is done"),
+        (("told",), "is complete"),
         (("a.b",), "not a valid name of a replay"),
         (("x", "--from", "yesterday"), "is neither a time"),
         (("x", "--rewards", "nosuch@1"), "no reward 'nosuch@1'"),
