@@ -51,6 +51,8 @@ class Rescoring:
 
     def pass_time(self, now_ms: int) -> list[Outgoing]:
         """The rewards of windows that ended before ``now_ms``, in stream time."""
+        if not self._waiting:
+            return []
         made: list[Outgoing] = []
         for number, partition in sorted(self._waiting.items()):
             while partition.operator.is_due(now_ms):

@@ -6,7 +6,7 @@ replay is refused, so that two replays never mix in one topic.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -180,24 +180,23 @@ def _hash(
     digest: Any,
     key: bytes | None,
     value: bytes | None,
-    headers: Iterable[tuple[str, bytes | None]],
+    headers: Sequence[tuple[str, bytes | None]],
     timestamp_ms: int,
 ) -> int:
     """Add a record to ``digest``. Lengths precede contents, so that no two records give the same bytes. Returns the
     number of bytes that were hashed.
     """
-    frame = [_framed(key), _framed(value)]
+    frame = [b"%d %d" % (timestamp_ms, 2 + 2 * len(headers))]
+    for part in (key, value):
+        frame += (b"-",) if part is None else (b"%d:" % len(part), part)
     for name, content in headers:
-        frame += (_framed_name(name), _framed(content))
-    data = b"%d %d\n%b" % (timestamp_ms, len(frame), b"\n".join(frame))
+        frame += (_framed_name(name), b"-" if content is None else b"%d:\n%b" % (len(content), content))
+    data = b"\n".join(frame)
     digest.update(data)
     return len(data)
 
 
-def _framed(part: bytes | None) -> bytes:
-    return b"-" if part is None else b"%d:\n%b" % (len(part), part)
-
-
 @lru_cache(maxsize=256)
 def _framed_name(name: str) -> bytes:
-    return _framed(name.encode())
+    content = name.encode()
+    return b"%d:\n%b" % (len(content), content)

@@ -16,7 +16,7 @@ from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards, is_ours
 from headrace.streams.rewards.spec import Feedback, RewardSpec
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, TrajectoryArrival
-from headrace.streams.scoring.score import SOURCE, PlainReward, reward_message, score_or_label, unscored
+from headrace.streams.scoring.score import SOURCE, PlainReference, PlainReward, reward_message, score_or_label, unscored
 from headrace.streams.typed_reader import TypedPayload, TypedReader
 from headrace.streams.typed_record import typed
 
@@ -44,9 +44,11 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
     If scoring raised, the reward is labelled and comes with an alert. Raises :class:`UnreadableRecord`.
     """
     trajectory, traceparent = read_trajectory(record, rewards)
-    spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
+    spec, place = rewards.of(trajectory), {"partition": record.partition, "offset": record.offset}
     if not needs_join(spec):
-        make = Reward if isinstance(trajectory, Trajectory) else PlainReward
+        is_model = isinstance(trajectory, Trajectory)
+        reference = Reference(**place) if is_model else PlainReference(**place)
+        make = Reward if is_model else PlainReward
         reward, error = score_or_label(trajectory, reference, rewards=rewards, make=make)
         outgoing = [Outgoing(REWARDS, reward_message(reward, origin=traceparent), record.timestamp)]
         if error is not None:
@@ -61,7 +63,7 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
         window_ms=spec.feedback_window_ms,
         takes_feedback=spec.takes_feedback,
         origin=traceparent,
-        blank=unscored(trajectory, reference, TRAJECTORY_GONE, rewards=rewards) if waits else None,
+        blank=unscored(trajectory, Reference(**place), TRAJECTORY_GONE, rewards=rewards) if waits else None,
     )
     return arrival, trajectory
 
