@@ -1,7 +1,7 @@
 """Converts models to Kafka records and back: the envelope becomes headers, the payload JSON."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,25 +33,39 @@ class Message:
     headers: Headers
 
 
-def encode(payload: Record, *, key: str, envelope: Envelope) -> Message:
+def _to_json(payload: Record) -> bytes:
+    return payload.model_dump_json().encode()
+
+
+def encode(payload: Record, *, key: str, envelope: Envelope, to_json: Callable[[Any], bytes] = _to_json) -> Message:
     """Encode ``payload`` as a Kafka record.
+
+    ``to_json`` converts a payload that is not a model but has the fields of one, such as a struct.
 
     Raises ``ValueError`` if the envelope's type is not the payload's, and :class:`NotFinite` if the payload contains a
     number that is not finite.
     """
     if envelope.type != payload.TYPE:
         raise ValueError(f"the type of the envelope is {envelope.type}, that of the payload {payload.TYPE}")
-    value = payload.model_dump_json().encode()
+    value = to_json(payload)
     refuse_not_finite(value)
     return Message(key.encode(), value, to_headers(envelope))
 
 
 def record_message(
-    payload: Record, *, id: str, key: str, source: str, time_ms: int, subject: str, origin: str | None = None
+    payload: Record,
+    *,
+    id: str,
+    key: str,
+    source: str,
+    time_ms: int,
+    subject: str,
+    origin: str | None = None,
+    to_json: Callable[[Any], bytes] = _to_json,
 ) -> Message:
     """Encode a derived record as a Kafka record. ``id`` is derived from its inputs; ``time_ms`` is their stream time.
 
-    ``origin`` is the ``traceparent`` of its input; the record continues that trace.
+    ``origin`` is the ``traceparent`` of its input; the record continues that trace. ``to_json``: as for :func:`encode`.
     """
     envelope = Envelope(
         id=id,
@@ -61,7 +75,7 @@ def record_message(
         subject=subject,
         traceparent=continued(origin, id),
     )
-    return encode(payload, key=key, envelope=envelope)
+    return encode(payload, key=key, envelope=envelope, to_json=to_json)
 
 
 def decode(

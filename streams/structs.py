@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from headrace.schemas.arrays import encode_array
+from headrace.schemas.model import Record
 from headrace.schemas.shape import (
     AnyJson,
     Choice,
@@ -89,14 +90,17 @@ _ANY = msgspec.json.Decoder(float_hook=_plain)
 
 
 def writing(model: type[M]) -> type[M]:
-    """Returns a struct with ``model``'s fields in order, for encoding values that are already valid."""
+    """Returns a struct with ``model``'s fields in order, for encoding values that are already valid. It has the
+    ``TYPE`` of a record.
+    """
     return cast(type[M], _writing(model))
 
 
 @functools.cache
 def _writing(model: type[BaseModel]) -> Any:
     fields = [(name, Any, *_default(info, _writing)) for name, info in model.model_fields.items()]
-    return msgspec.defstruct(model.__name__, fields, kw_only=True, gc=False)
+    constants = {"TYPE": model.TYPE} if issubclass(model, Record) else {}
+    return msgspec.defstruct(model.__name__, fields, namespace=constants, kw_only=True, gc=False)
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: _write(value))

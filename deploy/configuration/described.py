@@ -54,7 +54,7 @@ def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = Non
     """
     hints = get_type_hints(configuration, include_extras=True)
     docstrings = docstrings_of(configuration)
-    for field in _settable(configuration):
+    for field in settable(configuration):
         made = field.default
         if field.default_factory is not dataclasses.MISSING:
             made = field.default_factory()
@@ -84,7 +84,7 @@ def with_table_defaults(configuration: type, values: Mapping[str, Any], made_wit
     """
     hints = get_type_hints(configuration, include_extras=True)
     filled = dict(values)
-    for field in _settable(configuration):
+    for field in settable(configuration):
         own = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         made = own if made_with is None else getattr(made_with, field.name)
         table = _table(_bare(hints[field.name]))
@@ -114,7 +114,8 @@ def docstrings_of(documented: type) -> dict[str, str]:
     return found
 
 
-def _settable(configuration: type) -> list[dataclasses.Field[Any]]:
+def settable(configuration: Any) -> list[dataclasses.Field[Any]]:
+    """Returns the fields of a configuration, or of its class, that a user may set: those that its constructor takes."""
     return [field for field in dataclasses.fields(configuration) if field.init]
 
 

@@ -1,14 +1,14 @@
 """Shows a configuration's options: as a list, and as a commented TOML file to start from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from json import dumps
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from headrace.deploy.configuration.described import Option
+from headrace.deploy.configuration.described import Option, settable
 
 WIDTH = 110
 """Width of a comment, in characters."""
@@ -43,7 +43,7 @@ def as_values(options: Sequence[Option]) -> dict[str, dict[str, Any]]:
 
 def toml_of(configuration: Any, at: tuple[str, ...] = ()) -> str:
     """Returns a configuration's values as TOML, without unset options."""
-    values = {field.name: getattr(configuration, field.name) for field in fields(configuration) if field.init}
+    values = {field.name: getattr(configuration, field.name) for field in settable(configuration)}
     tables = {name: value for name, value in values.items() if is_dataclass(value)}
     head = [f"[{'.'.join(at)}]"] if at else []
     lines = [

@@ -122,11 +122,7 @@ async def run_assembler(
             "Install a C++ compiler, then reinstall headrace (or run `make native` in a checkout)."
         )
     if LAG:
-        logger.warning(
-            "headrace.streams.native lags behind the models, so Python does part of its work, at a fraction of the "
-            "speed: %s. Run `make native`; if the warning remains, the C++ code does not support this yet.",
-            LAG,
-        )
+        logger.warning(LAG.warning("Python does part of its work, at a fraction of the speed"))
     async with open_consumer(
         config.bootstrap,
         group=config.group,

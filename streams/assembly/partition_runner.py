@@ -35,7 +35,7 @@ from headrace.streams.assembly.undecided_dead_letters import were_committed
 from headrace.streams.lost_offset import LostOffsetError, expired_alert
 from headrace.streams.raw import Outgoing, to_send
 from headrace.streams.reading.partition_reader import PartitionReader, open_reader
-from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unreadable_batch
+from headrace.streams.reading.unreadable_batch import unreadable_batch
 
 logger = logging.getLogger(__name__)
 
@@ -183,11 +183,7 @@ class PartitionRunner:
                 await self._assemble(producer, reader, assembly)
                 return False
             except KafkaException as error:
-                if not is_unreadable_batch(error):
-                    raise
-                skipped = await unreadable_batch(self._config.bootstrap, self._source, assembly.position)
-                if skipped is None:
-                    raise
+                skipped = await unreadable_batch(self._config.bootstrap, self._source, assembly.position, error)
                 logger.error(
                     "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
                     self._source.topic, self._source.partition, skipped.start, skipped.stop - 1,

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from headrace.schemas.topics import EVENTS
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading.partition_reader import PartitionReader, start_reader
-from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unreadable_batch
+from headrace.streams.reading.unreadable_batch import unreadable_batch
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         self._consumer = consumer
         self._readers: dict[TopicPartition, PartitionReader] = {}
         self._failed: dict[TopicPartition, KafkaException] = {}
+        self._unreadable: dict[TopicPartition, KafkaException] = {}
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         self.generation += 1
@@ -44,8 +45,8 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         self._consumer.pause(*[place for place in assigned if place.topic == EVENTS.name])
 
     async def start(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read each partition from its offset on. Raises ``IllegalStateError`` if one was reassigned meanwhile."""
-        await self.close()
+        """Read each of these partitions from its offset on. Raises ``IllegalStateError`` if one was reassigned."""
+        await self._close(offsets)
         for place, offset in offsets.items():
             if place.topic == EVENTS.name:
                 self._readers[place] = self._reader_from(place, offset)
@@ -54,10 +55,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
 
     async def read(self, most: int) -> dict[TopicPartition, Sequence[LogRecord]]:
         """Returns the next records by partition, without waiting for records: at most ``most`` of a partition of
-        ``events``, and as many of all others.
-
-        Raises ``KafkaException`` if a partition of ``events`` cannot be read on, for example because retention deleted
-        unread records; then :meth:`start` again.
+        ``events``, and as many of all others. A partition that cannot be read on is left out: :meth:`unreadable`.
         """
         generation = self.generation
         while self._failed:
@@ -75,6 +73,13 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
                 continue
             if records:
                 found[place] = records
+        return found
+
+    def unreadable(self) -> dict[TopicPartition, KafkaException]:
+        """Returns the partitions of ``events`` that could not be read on since the last call, for example because
+        retention deleted unread records; each must be started again.
+        """
+        found, self._unreadable = self._unreadable, {}
         return found
 
     def end(self, place: TopicPartition) -> int | None:
@@ -97,25 +102,30 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         return position
 
     async def close(self) -> None:
-        """Close the readers."""
-        readers, self._readers = self._readers, {}
-        self._failed.clear()
-        await asyncio.gather(*[asyncio.to_thread(reader.close) for reader in readers.values()])
+        """Stop reading ``events``."""
+        await self._close([*self._readers, *self._failed, *self._unreadable])
+
+    async def _close(self, places: Iterable[TopicPartition]) -> None:
+        readers = [self._readers.pop(place, None) for place in places]
+        for place in places:
+            self._failed.pop(place, None)
+            self._unreadable.pop(place, None)
+        await asyncio.gather(*[asyncio.to_thread(reader.close) for reader in readers if reader is not None])
 
     def _reader_from(self, place: TopicPartition, offset: int) -> PartitionReader:
         return start_reader(self._bootstrap, place.topic, place.partition, offset, queue_kb=QUEUE_KB)
 
     async def _skip_batch(self, place: TopicPartition, error: KafkaException) -> None:
-        """Read ``place`` on behind the batch that cannot be decompressed: the assembler reports it. Raises any other
-        ``error``.
+        """Read ``place`` on behind the batch that cannot be decompressed: the assembler reports it. After any other
+        ``error`` it is unreadable.
         """
         reader = self._readers.pop(place)
         await asyncio.to_thread(reader.close)
-        if not is_unreadable_batch(error):
-            raise error
-        skipped = await unreadable_batch(self._bootstrap, place, reader.position)
-        if skipped is None:
-            raise error
+        try:
+            skipped = await unreadable_batch(self._bootstrap, place, reader.position, error)
+        except KafkaException as unknown:
+            self._unreadable[place] = unknown
+            return
         log.error(
             "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
             place.topic, place.partition, skipped.start, skipped.stop - 1,

@@ -27,7 +27,6 @@ import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 from clickhouse_connect.driver.exceptions import ClickHouseError
-from confluent_kafka import KafkaException
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
@@ -63,7 +62,9 @@ READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, D
 _LINGER_WAITS = 10
 """Waits for records in the linger of a batch."""
 _RESTART_S = 1.0
-"""Pause before all partitions are started again, after one could not be read."""
+"""Pause before a partition that could not be read is started again; it doubles while nothing can be read from it."""
+_RESTART_MOST_S = 30.0
+"""Longest such pause."""
 
 _LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
 """Errors of a commit or a seek once a partition belongs to another process."""
@@ -128,24 +129,22 @@ class _Sink:
         self._writing: asyncio.Task[None] | None = None
         self._writing_bytes = 0
         self._loaded = -1
+        self._restarts: dict[TopicPartition, float] = {}
+        self._restart_pauses: dict[TopicPartition, float] = {}
 
     async def run_once(self) -> None:
         """One iteration: read some records, convert them, and start writing the batches that are full or old enough.
         Without a backlog, wait then.
         """
         if self._loaded != self._assigned.generation:
-            await self._load()
-        try:
-            records = await self._assigned.read(CHUNK_RECORDS)
-        except KafkaException as error:
-            log.warning("reading again from the committed offsets: %s", error)
-            self._loaded = -1
-            await asyncio.sleep(_RESTART_S)
-            return
+            await self._load_all()
+        await self._restart_unreadable()
+        records = await self._assigned.read(CHUNK_RECORDS)
         if self._loaded != self._assigned.generation:
             return
         now = monotonic()
         for partition, batch in records.items():
+            self._restart_pauses.pop(partition, None)
             self._pending[partition].add(batch, now)
         for partition in records:
             pending = self._pending[partition]
@@ -187,41 +186,62 @@ class _Sink:
                     return {place: end}
         return found
 
-    async def _load(self) -> None:
-        """Start every assigned partition at its committed offset, with the cut announced there."""
+    async def _restart_unreadable(self) -> None:
+        """Start partitions that could not be read again, each after a pause; the others are read meanwhile."""
+        now = monotonic()
+        for place, error in self._assigned.unreadable().items():
+            pause = min(2 * self._restart_pauses.get(place, _RESTART_S / 2), _RESTART_MOST_S)
+            self._restart_pauses[place], self._restarts[place] = pause, now + pause
+            log.warning("%s[%d] is read again from its committed offset in %g s: %s", *place, pause, error)
+        due = [place for place, at in self._restarts.items() if at <= now]
+        if due and self._writing is None:
+            for place in due:
+                del self._restarts[place]
+            await self._load(due)
+
+    async def _load_all(self) -> None:
+        """Start every assigned partition."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
         generation = self._assigned.generation
         self._pending.clear()
-        assigned = list(self._consumer.assignment())
-        if assigned:
-            commits = await committed_offsets(self._config.bootstrap, self._config.group, assigned)
-            begins = await self._consumer.beginning_offsets(assigned)
-            ends = await self._consumer.end_offsets(assigned)
-            for partition in assigned:
-                # Without a commit the offset is −1. A commit outside of the log starts at the log start.
-                at, begin = commits[partition].offset, begins[partition]
-                first = at if begin <= at <= ends[partition] else begin
-                if 0 <= at < begin:
-                    alert = expired_alert(SOURCE, partition.topic, partition.partition, at, at, begin)
-                    await (await send(self._producer, ALERTS, alert.message))
-                elif at > first:
-                    log.error(
-                        "%s[%d] ends at %d, and was written up to %d already: the topic was recreated, or its broker "
-                        "lost records; the partition is read again from its start",
-                        *partition, ends[partition], at,
-                    )  # fmt: skip
-                announced = announced_cut(commits[partition].metadata or "")
-                self._pending[partition] = Pending(
-                    first,
-                    self._config.batch_records,
-                    announced if announced is not None and announced > first else None,
-                )
+        self._restarts.clear()
+        await self._assigned.close()
         try:
-            await self._assigned.start({place: pending.first for place, pending in self._pending.items()})
+            await self._load(list(self._consumer.assignment()))
         except IllegalStateError:
             return  # reassigned in the meantime: the next iteration loads again
         self._loaded = generation
+
+    async def _load(self, places: Sequence[TopicPartition]) -> None:
+        """Start each of ``places`` at its committed offset, with the cut announced there. Nothing of theirs may be
+        being written. Raises ``IllegalStateError`` if one was reassigned.
+        """
+        if not places:
+            return
+        commits = await committed_offsets(self._config.bootstrap, self._config.group, places)
+        begins = await self._consumer.beginning_offsets(places)
+        ends = await self._consumer.end_offsets(places)
+        for place in places:
+            # Without a commit the offset is −1. A commit outside of the log starts at the log start.
+            at, begin = commits[place].offset, begins[place]
+            first = at if begin <= at <= ends[place] else begin
+            if 0 <= at < begin:
+                alert = expired_alert(SOURCE, place.topic, place.partition, at, at, begin)
+                await (await send(self._producer, ALERTS, alert.message))
+            elif at > first:
+                log.error(
+                    "%s[%d] ends at %d, and was written up to %d already: the topic was recreated, or its broker "
+                    "lost records; the partition is read again from its start",
+                    *place, ends[place], at,
+                )  # fmt: skip
+            announced = announced_cut(commits[place].metadata or "")
+            self._pending[place] = Pending(
+                first,
+                self._config.batch_records,
+                announced if announced is not None and announced > first else None,
+            )
+        await self._assigned.start({place: self._pending[place].first for place in places})
 
     def _start_writing(self, cuts: dict[TopicPartition, int]) -> None:
         """Write the batches that end at ``cuts`` in a separate task."""
@@ -337,11 +357,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
     on the broker, and ``ValueError`` for an invalid address or a table with other columns.
     """
     if NATIVE_LAG:
-        log.warning(
-            "headrace.streams.native lags behind the models or tables, so Python converts part of the events: %s. Run "
-            "`make native`; if the warning remains, the C++ code does not support this yet.",
-            NATIVE_LAG,
-        )
+        log.warning(NATIVE_LAG.warning("Python converts part of the events"))
     database = RetryingClient(
         config.clickhouse_url, secrets=config.clickhouse_secrets, stop=stop, retry_most_s=config.retry_most_s
     )

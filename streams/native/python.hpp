@@ -41,6 +41,20 @@ inline PyObject* to_bytes(std::string_view text) {
     return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
 
+// A type of the extension module with the members that every one has; the caller adds the others. `Object` is the
+// struct of an instance.
+template <typename Object>
+PyTypeObject type_of(const char* name, const char* doc, newfunc make, destructor destroy) {
+    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+    type.tp_name = name;
+    type.tp_doc = doc;
+    type.tp_basicsize = sizeof(Object);
+    type.tp_flags = Py_TPFLAGS_DEFAULT;
+    type.tp_new = make;
+    type.tp_dealloc = destroy;
+    return type;
+}
+
 // Runs `work`; a C++ exception (only out of memory is possible) sets Python's error and returns `failed`.
 template <typename Work, typename Result>
 Result guarded(Work&& work, Result failed) {

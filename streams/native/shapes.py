@@ -87,6 +87,13 @@ class NativeLag:
             name == type_name and b'"%s"' % path.rpartition(".")[2].encode() in value for name, path in self.fields
         )
 
+    def warning(self, effect: str) -> str:
+        """Returns the text of a log warning; ``effect`` says what the lag costs."""
+        return (
+            f"headrace.streams.native lags behind the models or tables, so {effect}: {self}. Run `make native`; if the "
+            "warning remains, the C++ code does not support this yet."
+        )
+
     def __str__(self) -> str:
         """Returns a clause for each event type or field that the module does not know."""
         clauses = [f"it does not know the event type {name}" for name in sorted(self.types)]

@@ -15,20 +15,17 @@ from headrace.schemas.kafka.inflation import skipped_batches
 _PEEK_S = 30.0
 
 
-def is_unreadable_batch(error: KafkaException) -> bool:
-    """Whether ``error`` means that a batch could not be decompressed."""
-    return bool(error.args[0].code() == KafkaError._BAD_COMPRESSION)
-
-
-async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int) -> range | None:
+async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int, error: KafkaException) -> range:
     """Returns the offsets of the batch that librdkafka could not decompress when it had read to ``offset``: the first
-    compressed one from there on.
+    compressed one from there on. Raises ``error``, the reader's, if it is another one or an uncompressed record comes
+    first.
 
     They are those of the batch header, wherever in front of it the reader stopped: the dead letter is the same in every
     reading of the log. Nothing is decompressed, because clients differ in what they refuse: if zstd does not state the
-    size, librdkafka doubles its buffer and refuses batches below its limit. Returns ``None`` if an uncompressed record
-    comes first.
+    size, librdkafka doubles its buffer and refuses batches below its limit.
     """
+    if error.args[0].code() != KafkaError._BAD_COMPRESSION:
+        raise error
     deadline = time.monotonic() + _PEEK_S
     with skipped_batches() as skipped:
         async with open_consumer(bootstrap) as consumer:
@@ -39,6 +36,6 @@ async def unreadable_batch(bootstrap: str, place: TopicPartition, offset: int) -
                 if skipped:
                     return skipped[0]
                 if found:
-                    return None
+                    raise error
                 await asyncio.sleep(0)
-    return None
+    raise error

@@ -21,7 +21,6 @@ UNACKNOWLEDGED = 5_000
 """Largest number of unacknowledged records: no more than these are missing after an interruption."""
 UNACKNOWLEDGED_KB = 64 * 1024
 """Largest size of unacknowledged keys, values and headers, in KiB."""
-_OF_KEY = -1
 _WAIT_S = 0.1
 _POLL_EVERY = 100
 """Number of records between two checks for delivery errors."""
@@ -41,11 +40,14 @@ class Delivery:
         self._sent = 0
 
     async def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send ``records``, each once there is room for it. Their timestamps are not limited; 0 becomes now.
+        """Send ``records``, each once there is room for it. Each has a partition, and a timestamp that is not limited;
+        0 becomes now.
 
         Raises :class:`DeliveryFailed` if an earlier record could not be written.
         """
         for topic, key, value, headers, timestamp_ms, partition in records:
+            assert partition is not None, "the partition is that of the record that this one repeats"
+            assert timestamp_ms is not None, "the stream time is that of the record that this one repeats"
             while True:
                 self._check()
                 try:
@@ -53,8 +55,8 @@ class Delivery:
                         topic,
                         value,
                         key,
-                        partition=_OF_KEY if partition is None else partition,
-                        timestamp=timestamp_ms or 0,
+                        partition=partition,
+                        timestamp=timestamp_ms,
                         headers=[*headers],
                     )
                     break
@@ -98,7 +100,6 @@ async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
         "compression.type": COMPRESSION,
         "linger.ms": 5,
         "batch.size": 1024 * 1024,
-        "partitioner": "murmur2_random",
         "message.max.bytes": MAX_REQUEST_BYTES,
         "queue.buffering.max.messages": UNACKNOWLEDGED,
         "queue.buffering.max.kbytes": UNACKNOWLEDGED_KB,

@@ -11,7 +11,7 @@ from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading.partition_reader import PartitionReader, open_reader
-from headrace.streams.reading.unreadable_batch import is_unreadable_batch, unreadable_batch
+from headrace.streams.reading.unreadable_batch import unreadable_batch
 from headrace.streams.replay.trajectories import Portion, Rederivation
 
 _IDLE_S = 0.002
@@ -53,11 +53,7 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
                         f"{place.topic}[{place.partition}] no longer has offset {position}: retention deleted it while "
                         "the range was read; run the replay again with a later --from"
                     ) from error
-                if not is_unreadable_batch(error):
-                    raise
-                skipped = await unreadable_batch(bootstrap, place, position)
-                if skipped is None:
-                    raise
+                skipped = await unreadable_batch(bootstrap, place, position, error)
                 if span.start <= skipped.start < span.stop:
                     rederivation.skip(skipped)
                 position = skipped.stop

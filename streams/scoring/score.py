@@ -4,13 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.trace import continued
-from headrace.schemas.wire import Message, encode
+from headrace.schemas.wire import Message, record_message
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Score, Verdict
@@ -27,9 +25,6 @@ REWARDS_OF_AGENTS = parse_rewards(DEFAULTS)
 PlainReward, PlainReference = writing(Reward), writing(Reference)
 """A reward and its reference as structs, not validated: of a trajectory that was read as a struct, under a spec that
 comes with headrace, so that each of their values is valid. They take a fifth of the time of the models."""
-
-_TYPE = Reward.TYPE
-"""Cached: reading a class attribute of a pydantic model is slow."""
 
 RAISED = "raised"
 """Reason for no total: scoring itself raised. A component that raises has a separate label."""
@@ -137,16 +132,13 @@ def reward_message(reward: Reward, *, origin: str | None = None) -> Message:
     ``origin`` is the ``traceparent`` of the trajectory's record.
     """
     revision = (reward.revision,) if reward.revision else ()
-    id = derived_id(_TYPE, reward.trajectory_id, reward.spec, *revision)
-    key = reward.group_id or reward.cohort_key or reward.trajectory_id
-    envelope = Envelope(
-        id=id,
-        type=_TYPE,
+    return record_message(
+        reward,
+        id=derived_id(reward.TYPE, reward.trajectory_id, reward.spec, *revision),
+        key=reward.group_id or reward.cohort_key or reward.trajectory_id,
         source=SOURCE,
         time_ms=reward.ended_ms,
         subject=reward.trajectory_id,
-        traceparent=continued(origin, id),
+        origin=origin,
+        **({"to_json": encode_struct} if isinstance(reward, PlainReward) else {}),
     )
-    if isinstance(reward, PlainReward):
-        return Message(key.encode(), encode_struct(reward), to_headers(envelope))
-    return encode(reward, key=key, envelope=envelope)

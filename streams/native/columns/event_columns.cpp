@@ -152,15 +152,11 @@ PyGetSetDef kAttributes[] = {
 };
 
 PyTypeObject event_columns_type() {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "headrace.streams.native.speedups.EventColumns";
-    type.tp_doc = "Appends the rows of plain events to Arrow columns.";
-    type.tp_basicsize = sizeof(EventColumns);
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_dealloc = destroy;
+    PyTypeObject type = type_of<EventColumns>(
+        "headrace.streams.native.speedups.EventColumns",
+        "Appends the rows of plain events to Arrow columns.", make, destroy);
     type.tp_methods = kMethods;
     type.tp_getset = kAttributes;
-    type.tp_new = make;
     return type;
 }
 

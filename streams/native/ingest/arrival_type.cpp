@@ -127,15 +127,11 @@ PyGetSetDef kAttributes[] = {
 };
 
 PyTypeObject arrival_type() {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "headrace.streams.native.speedups.Arrival";
-    type.tp_doc = "A record of `events`, and what its headers say.";
+    PyTypeObject type = type_of<Arrival>(
+        "headrace.streams.native.speedups.Arrival", "A record of `events`, and what its headers say.", make, destroy);
     type.tp_basicsize = offsetof(Arrival, bytes);
     type.tp_itemsize = 1;
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_dealloc = destroy;
     type.tp_getset = kAttributes;
-    type.tp_new = make;
     return type;
 }
 

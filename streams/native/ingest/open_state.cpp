@@ -66,14 +66,11 @@ PyMemberDef kMembers[] = {
 };
 
 PyTypeObject open_state_type() {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "headrace.streams.native.speedups.OpenState";
-    type.tp_doc = "What is held of an open trajectory. It never is in a cycle, so nothing looks for one.";
-    type.tp_basicsize = sizeof(OpenState);
-    type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
-    type.tp_dealloc = destroy;
+    PyTypeObject type = type_of<OpenState>(
+        "headrace.streams.native.speedups.OpenState",
+        "What is held of an open trajectory. It never is in a cycle, so nothing looks for one.", make, destroy);
+    type.tp_flags |= Py_TPFLAGS_BASETYPE;
     type.tp_members = kMembers;
-    type.tp_new = make;
     return type;
 }
 

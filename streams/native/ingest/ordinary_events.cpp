@@ -293,14 +293,10 @@ PyMethodDef kMethods[] = {
 };
 
 PyTypeObject ordinary_events_type() {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "headrace.streams.native.speedups.OrdinaryEvents";
-    type.tp_doc = "Folds what is ordinary, and leaves the rest.";
-    type.tp_basicsize = sizeof(OrdinaryEvents);
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_dealloc = destroy;
+    PyTypeObject type = type_of<OrdinaryEvents>(
+        "headrace.streams.native.speedups.OrdinaryEvents",
+        "Folds what is ordinary, and leaves the rest.", make, destroy);
     type.tp_methods = kMethods;
-    type.tp_new = make;
     return type;
 }
 

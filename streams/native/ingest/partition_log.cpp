@@ -236,15 +236,11 @@ PyGetSetDef kAttributes[] = {
 };
 
 PyTypeObject partition_log_type() {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "headrace.streams.native.speedups.PartitionLog";
-    type.tp_doc = "Reads one partition from an offset on, through librdkafka.";
-    type.tp_basicsize = sizeof(PartitionLog);
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_dealloc = destroy;
+    PyTypeObject type = type_of<PartitionLog>(
+        "headrace.streams.native.speedups.PartitionLog",
+        "Reads one partition from an offset on, through librdkafka.", make, destroy);
     type.tp_methods = kMethods;
     type.tp_getset = kAttributes;
-    type.tp_new = make;
     return type;
 }
 

@@ -108,14 +108,10 @@ PyMethodDef kMethods[] = {
 };
 
 PyTypeObject trajectory_writer_type() {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "headrace.streams.native.speedups.TrajectoryWriter";
-    type.tp_doc = "Writes trajectories in which nothing is doubtful.";
-    type.tp_basicsize = sizeof(TrajectoryWriter);
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_dealloc = destroy;
+    PyTypeObject type = type_of<TrajectoryWriter>(
+        "headrace.streams.native.speedups.TrajectoryWriter",
+        "Writes trajectories in which nothing is doubtful.", make, destroy);
     type.tp_methods = kMethods;
-    type.tp_new = make;
     return type;
 }
 

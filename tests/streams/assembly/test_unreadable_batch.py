@@ -9,6 +9,7 @@ import pytest
 import zstandard
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.records.alert import Alert
@@ -31,6 +32,7 @@ LARGE: dict[str, dict[str, Any]] = {
 }
 BOMB = bytes(150_000_000)
 BOMBS = {"too large for both clients": (BOMB, True), "too large only for librdkafka": (bytes(90_000_000), False)}
+REFUSED = KafkaException(KafkaError(KafkaError._BAD_COMPRESSION))
 """Values, and whether zstd states their size: without it librdkafka guesses, and refuses less than its limit."""
 
 
@@ -114,7 +116,10 @@ def test_its_offsets_are_the_same_wherever_a_reader_stopped_in_front_of_it(kafka
         await inflating(kafka, value=BOMB, partition=place.partition)
         assert first == before.offset + 2, "the marker of the transaction has an offset"
         for position in (before.offset + 1, first):
-            assert await unreadable_batch(kafka, place, position) == range(first, first + 1)
-        assert await unreadable_batch(kafka, place, before.offset) is None, "a record in front of it can be read"
+            assert await unreadable_batch(kafka, place, position, REFUSED) == range(first, first + 1)
+        with pytest.raises(KafkaException, match="_BAD_COMPRESSION"):  # a record in front of it can be read
+            await unreadable_batch(kafka, place, before.offset, REFUSED)
+        with pytest.raises(KafkaException, match="_TRANSPORT"):
+            await unreadable_batch(kafka, place, first, KafkaException(KafkaError(KafkaError._TRANSPORT)))
 
     asyncio.run(run())

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin.records_to_delete import RecordsToDelete
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
@@ -16,11 +19,13 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
 from headrace.schemas.wire import decode_payload
+from headrace.streams.clickhouse import sink
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.database import RetryingClient
 from headrace.streams.clickhouse.sink import SinkConfig
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading import partition_reader
+from headrace.streams.reading.partition_reader import PartitionReader
 from tests.conftest import RunningKafka
 from tests.streams.assembly.test_unreadable_batch import BOMB, BOMBS, inflating
 from tests.streams.clickhouse.test_sink import count, event, events_of, running_sink, send_events, until
@@ -161,6 +166,42 @@ async def test_records_that_a_rebalance_drops_are_read_again(
     assert count(clickhouse, events_of("in-flight")) == 3
 
 
+class FailingReader:
+    """Raises instead of reading; its error says that the log has no such offset."""
+
+    def __init__(self, reader: PartitionReader) -> None:
+        self._reader = reader
+        self.close, self.position, self.end = reader.close, reader.position, reader.end
+
+    def read(self, most: int) -> Sequence[LogRecord]:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+
+
+async def test_only_the_partition_that_cannot_be_read_is_started_again_after_growing_pauses(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, starts = AssignedPartitions._reader_from, Counter[int]()
+
+    def failing(self: AssignedPartitions, place: TopicPartition, offset: int) -> Any:
+        starts[place.partition] += 1
+        reader = original(self, place, offset)
+        return FailingReader(reader) if place.partition == 2 and starts[2] <= 3 else reader
+
+    monkeypatch.setattr(AssignedPartitions, "_reader_from", failing)
+    monkeypatch.setattr(sink, "_RESTART_S", 0.5)
+    async with running_sink(SinkConfig(kafka, clickhouse, group="failing")):
+        await send_to(kafka, EVENTS, "failing", 3, partition=2)
+        while starts[2] < 2:  # noqa: ASYNC110 - in another task
+            await asyncio.sleep(0.01)
+        await send_to(kafka, EVENTS, "healthy", 3, partition=0)
+        await until(clickhouse, events_of("healthy"), 3)
+        assert count(clickhouse, events_of("failing")) == 0
+        await until(clickhouse, events_of("failing"), 3)
+    assert (starts[0], starts[2]) == (1, 4)
+    pauses = re.findall(r"events\[(\d)\] is read again from its committed offset in (\S+) s", caplog.text)
+    assert pauses == [("2", "0.5"), ("2", "1"), ("2", "2")]
+
+
 @pytest.mark.parametrize("topic", [EVENTS, FEEDBACK], ids=lambda topic: topic.name)
 async def test_a_commit_behind_the_log_end_starts_at_the_log_start(kafka: str, clickhouse: str, topic: Topic) -> None:
     """As after the topic was recreated."""
@@ -196,7 +237,7 @@ async def test_events_deleted_unread_while_the_sink_runs_raise_one_alert(
     async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
         await until(clickhouse, events_of("deleted"), 3)
         await until_committed(kafka, group, place, end)
-    assert "reading again from the committed offsets" in caplog.text
+    assert "events[3] is read again from its committed offset in 1 s" in caplog.text
     alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
     expired = [each for each in alerts if isinstance(each, Alert) and each.kind == "records_expired"]
     assert [each.details["unread"] for each in expired] == [5]

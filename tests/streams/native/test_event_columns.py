@@ -28,7 +28,7 @@ from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.builders import T0, called, event, log, session, started, with_header
 from tests.streams.clickhouse.test_ordinary import HEADERS, VALUES, odd_record, same, with_value
 from tests.streams.native.built import needs_speedups
-from tests.streams.native.test_lag import OLDER_MODULES, beside_a_current_module, without
+from tests.streams.native.test_lag import OLDER_MODULES, beside_a_current_module, lag_without, without
 from tests.streams.native.test_trajectories import anything, histories, words
 from tests.streams.test_structs import FACTS
 
@@ -204,9 +204,7 @@ def test_an_older_module_leaves_what_it_does_not_know_to_python(
     model: type[Record], field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns, lag = make_columns(without(model, field))
-    assert lag == NativeLag(
-        frozenset() if field else frozenset({model.TYPE}), frozenset({(model.TYPE, field)} if field else ())
-    )
+    assert lag == lag_without(model, field)
     monkeypatch.setattr(event_rows, "_COLUMNS", columns)
     records = {fact.TYPE: event("s1", 0, fact) for fact in FACTS.values()}
     taken(*records.values())

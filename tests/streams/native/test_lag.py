@@ -146,6 +146,11 @@ def without(model: type[Record], field: str = "") -> dict[str, str]:
     return known | {model.TYPE: " ".join(name for name in names if name != field)} if field else known
 
 
+def lag_without(model: type[Record], field: str) -> NativeLag:
+    """What the module of :func:`without` lacks."""
+    return NativeLag(fields=frozenset({(model.TYPE, field)})) if field else NativeLag(types=frozenset({model.TYPE}))
+
+
 OLDER_MODULES = {
     "a type": (ContextPruned, ""),
     "the start": (TrajectoryStarted, ""),
@@ -162,8 +167,7 @@ def test_an_older_module_leaves_new_types_to_python_and_writes_the_rest(
     model: type[Record], field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, lag = make_writer(without(model, field))
-    fields, types = ({(model.TYPE, field)}, set[str]()) if field else (set(), {model.TYPE})
-    assert lag == NativeLag(frozenset(types), frozenset(fields))
+    assert lag == lag_without(model, field)
     monkeypatch.setattr(trajectory_writer, "_WRITER", writer)
     monkeypatch.setattr(trajectory_writer, "LAG", lag)
     whole = facts("ask", "tool", "ask", "prune", "ask")
