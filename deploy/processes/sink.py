@@ -30,9 +30,11 @@ def _run(settings: "Settings") -> int:
     from headrace.deploy.processes.telemetry import observe_lag_of
     from headrace.deploy.system.until_stopped import until_stopped
     from headrace.streams.clickhouse.sink import run_sink
+    from headrace.streams.memory import collect_rarely
 
     config = sink_config(settings)
     observe_lag_of("sink", settings, [config.group])
+    collect_rarely()
     return until_stopped(partial(run_sink, config))
 
 

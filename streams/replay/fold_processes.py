@@ -8,12 +8,13 @@ One core is left for the replay itself. What a partition was folded into does no
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import BinaryIO
 
 import msgspec
 
-from headrace.schemas.kafka.waits import end_task
 from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.replay.fold_process import LENGTH_BYTES, FoldTask, RangeToFold
@@ -21,8 +22,6 @@ from headrace.streams.replay.portion_codec import Failure, from_bytes
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.replay.trajectories import Portion
 
-_BUFFERED_BYTES = 4 * 1024 * 1024
-"""What has been read of a frame at which asyncio starts to pause reading: with its default, every 64 KiB."""
 _STOP_S = 5.0
 """A process that has not ended so long after its input is killed."""
 
@@ -34,7 +33,9 @@ class FoldFailed(RuntimeError):
 class FoldedPartitions:
     """Portions of all partitions of a range; made by :func:`fold_partitions`."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        """``threads``: one for each process."""
+        self._threads = threads
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._portions: dict[int, asyncio.Queue[Portion | Exception]] = {}
 
@@ -55,42 +56,48 @@ class FoldedPartitions:
 
     async def start(self, task: FoldTask, opened: AsyncExitStack) -> None:
         """Start a process for ``task``; it ends with ``opened``."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "headrace.streams.replay.fold_process"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_BUFFERED_BYTES,
-            start_new_session=True,  # Ctrl-C ends the replay, and the end of its input this process
-        )
-        opened.push_async_callback(_stop, process)
+        reading, writing = os.pipe()
+        output = opened.enter_context(os.fdopen(reading, "rb"))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "headrace.streams.replay.fold_process"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=writing,
+                start_new_session=True,  # Ctrl-C ends the replay, and the end of its input this process
+            )
+        finally:
+            os.close(writing)
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(task) + b"\n")
         for span in task.spans:
             self._processes[span.partition], self._portions[span.partition] = process, asyncio.Queue()
             self._ask(span.partition)
-        receiving = asyncio.ensure_future(self._receive(process, [span.partition for span in task.spans]))
-        opened.push_async_callback(end_task, receiving, _STOP_S)
+        receiving = asyncio.ensure_future(self._receive(process, output, [span.partition for span in task.spans]))
+        opened.push_async_callback(asyncio.wait, [receiving])
+        opened.push_async_callback(_stop, process)  # first: the output ends with the process
 
     def _ask(self, partition: int) -> None:
         requests = self._processes[partition].stdin
         assert requests is not None
         requests.write(b"%d\n" % partition)
 
-    async def _receive(self, process: asyncio.subprocess.Process, partitions: list[int]) -> None:
-        """Take what ``process`` sends for ``partitions``, until it ends."""
-        assert process.stdout is not None
+    async def _receive(self, process: asyncio.subprocess.Process, output: BinaryIO, partitions: list[int]) -> None:
+        """Receive the portions of ``partitions`` from the ``output`` of ``process`` until it ends.
+
+        A thread reads them, so that they arrive while the event loop is busy with earlier ones.
+        """
+        loop = asyncio.get_running_loop()
+
+        def deliver(portion: Portion) -> None:
+            loop.call_soon_threadsafe(self._portions[portion.partition].put_nowait, portion)
+
         why: Exception
         try:
-            while True:
-                length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
-                frame = from_bytes(await process.stdout.readexactly(length))
-                if isinstance(frame, Failure):
-                    why = ReplayRefused(frame.message) if frame.refused else FoldFailed(frame.message)
-                    break
-                self._portions[frame.partition].put_nowait(frame)
-        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError) as error:
-            status = await process.wait() if isinstance(error, asyncio.IncompleteReadError) else None
+            failure = await loop.run_in_executor(self._threads, _read_portions, output, deliver)
+            why = ReplayRefused(failure.message) if failure.refused else FoldFailed(failure.message)
+        except Exception as error:  # noqa: BLE001 - whatever it is: nobody may wait for portions that do not come
+            status = await process.wait() if isinstance(error, EOFError) else None
             why = FoldFailed(f"the process that folds events{partitions} ended with status {status}: {error}")
         for partition in partitions:
             self._portions[partition].put_nowait(why)
@@ -102,12 +109,28 @@ async def fold_partitions(
 ) -> AsyncIterator[FoldedPartitions]:
     """Fold ``spans``, ranges of partitions of ``events``, in processes that end with the context."""
     count = min(len(spans), max(1, len(os.sched_getaffinity(0)) - 1))
-    folded = FoldedPartitions()
     async with AsyncExitStack() as opened:
+        folded = FoldedPartitions(opened.enter_context(ThreadPoolExecutor(count or 1, "folded")))
         ranges = [RangeToFold(each.partition, each.start, each.stop, each.begins_log) for each in spans.values()]
         for number in range(count):
             await folded.start(FoldTask(bootstrap, limits, ranges[number::count]), opened)
         yield folded
+
+
+def _read_portions(output: BinaryIO, deliver: Callable[[Portion], None]) -> Failure:
+    """Deliver portions until the process reports a failure, which is returned. Raises ``EOFError`` if it ends."""
+    while True:
+        frame = from_bytes(_read_exactly(output, int.from_bytes(_read_exactly(output, LENGTH_BYTES))))
+        if isinstance(frame, Failure):
+            return frame
+        deliver(frame)
+
+
+def _read_exactly(output: BinaryIO, count: int) -> bytes:
+    data = output.read(count)
+    if len(data) < count:
+        raise EOFError(f"{len(data)} of {count} bytes were read")
+    return data
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -91,13 +91,13 @@ class Cluster:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """CPU seconds of ``processes`` and their children so far, user and system."""
+    """CPU seconds of ``processes`` and their children so far, ended ones included, user and system."""
     family = {each for process in processes for each in (process, *process.children(recursive=True))}
     seconds = 0.0
     for each in family:
         # RocksDB's start asks a short-lived child what system it is on.
         with suppress(psutil.NoSuchProcess):
-            seconds += sum(each.cpu_times()[:2])
+            seconds += sum(each.cpu_times()[:4])
     return seconds
 
 

@@ -1,10 +1,12 @@
 """How the sink reads its partitions, against a real broker: whatever happens to the log, every record once."""
 
 import asyncio
+import itertools
 import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -274,3 +276,32 @@ async def test_the_sink_waits_for_a_broker_that_is_away(
         await until(clickhouse, events_of("away3"), 1_000)
     for name in ("away1", "away2", "away3"):
         assert count(clickhouse, events_of(name)) == 1_000
+
+
+async def test_after_a_slow_write_the_sink_pauses_as_long_as_it_took_up_to_two_lingers(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes, delays = list[tuple[float, float]](), itertools.cycle([0.4, 1.6])
+    write, insert = sink._Sink._write, RetryingClient.insert
+
+    async def timed(self: Any, batches: Any) -> None:
+        begun = monotonic()
+        await write(self, batches)
+        writes.append((begun, monotonic()))
+
+    async def slow_insert(self: RetryingClient, *arguments: Any) -> None:
+        await asyncio.sleep(next(delays))
+        await insert(self, *arguments)
+
+    async with running_sink(SinkConfig(kafka, clickhouse, group="pauses", linger_s=0.25)):
+        await send_to(kafka, EVENTS, "before", 1, partition=0)
+        await until(clickhouse, events_of("before"), 1)
+        monkeypatch.setattr(sink._Sink, "_write", timed)
+        monkeypatch.setattr(RetryingClient, "insert", slow_insert)
+        while len(writes) < 6:
+            await send_to(kafka, EVENTS, "pauses", 1, partition=0)
+        counted = writes[:]  # without the last one, which does not wait: the sink stops
+    pauses = [begun - ended for (_, ended), (begun, _) in itertools.pairwise(counted)]
+    took = [ended - begun for begun, ended in counted]
+    assert all(pause >= min(each, 0.5) - 0.01 for pause, each in zip(pauses, took, strict=False))
+    assert max(took) >= 1.6
