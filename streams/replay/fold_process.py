@@ -1,9 +1,9 @@
-"""A process that folds some partitions of ``events`` for a replay, so that partitions are folded in parallel.
+"""A process that folds some partitions of ``events`` for a replay, so that folding uses several cores.
 
     python -m headrace.streams.replay.fold_process
 
-stdin: a line of JSON (:class:`FoldTask`), then a partition's number a line for each portion that is asked for.
-stdout: for each of these a frame, its length in four bytes before it. The process ends with stdin.
+It reads one line of JSON (:class:`FoldTask`) from stdin, then one line per requested portion, the partition's number.
+To stdout it writes one frame per request, after the frame's length in four bytes. It exits when stdin is closed.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 _PIPE_BYTES = 1024 * 1024
-"""Size of the pipe to the replay: what an unprivileged process may set. Its reader wakes less often."""
+"""Size of the pipe to the replay, the largest that an unprivileged process may set: its reader wakes less often."""
 _TASK_BYTES = 64 * 1024 * 1024
-"""Largest task: a range of a partition takes some 60 bytes."""
+"""Largest task. A range takes some 60 bytes."""
 _AHEAD = 2
-"""Portions of a partition that are folded before they are asked for."""
+"""Portions of a partition that are folded before they are requested."""
 
 
 class RangeToFold(msgspec.Struct):
-    """A range of a partition, as :class:`headrace.schemas.side_topics.OffsetRange`."""
+    """As :class:`headrace.schemas.side_topics.OffsetRange`."""
 
     partition: int
     start: int
@@ -43,10 +43,10 @@ class RangeToFold(msgspec.Struct):
 
 
 class FoldTask(msgspec.Struct):
-    """What a process is to fold."""
+    """The work of one process."""
 
     bootstrap: str
-    """Kafka, ``host:port``; several by comma."""
+    """Kafka brokers, ``host:port``, comma-separated."""
     limits: FoldLimits
     """Limits of the fold."""
     spans: list[RangeToFold]
@@ -54,7 +54,7 @@ class FoldTask(msgspec.Struct):
 
 
 async def _fold(task: FoldTask, span: RangeToFold, portions: "asyncio.Queue[Portion | Failure]") -> None:
-    """Fold ``span`` into ``portions``; where that fails, the last of them says why."""
+    """Fold ``span`` into ``portions``. If folding fails, a :class:`Failure` is the last of them."""
     try:
         given = OffsetRange(**msgspec.structs.asdict(span))
         async for portion in fold_span(task.bootstrap, given, task.limits):
@@ -72,7 +72,7 @@ async def _serve() -> None:
     requests = asyncio.StreamReader(limit=_TASK_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     line = await requests.readline()
-    if not line:  # the replay ended before it began
+    if not line:  # the replay ended before it sent the task
         return
     task = msgspec.json.decode(line, type=FoldTask)
     portions: dict[int, asyncio.Queue[Portion | Failure]] = {
@@ -89,7 +89,7 @@ async def _serve() -> None:
 
 
 async def _answer(requested: "asyncio.Queue[int]", portions: "Mapping[int, asyncio.Queue[Portion | Failure]]") -> None:
-    """Write the portions that are requested, until the reader has gone."""
+    """Write the requested portions until the replay closes the pipe."""
     try:
         fcntl.fcntl(sys.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except OSError as error:
@@ -103,7 +103,7 @@ async def _answer(requested: "asyncio.Queue[int]", portions: "Mapping[int, async
 
 
 def _write(frame: bytes) -> None:
-    # Under PYTHONUNBUFFERED, sys.stdout would lose what is left of a write that a stop of the process interrupts.
+    # Under PYTHONUNBUFFERED, sys.stdout loses the rest of a write that a stop signal interrupts.
     with open(sys.stdout.fileno(), "wb", closefd=False) as output:
         output.write(len(frame).to_bytes(LENGTH_BYTES))
         output.write(frame)

@@ -1,8 +1,8 @@
-"""The partitions of a replay from events, folded by processes side by side: portions by partition, as they are needed.
+"""Folds the partitions of a replay from events in several processes, and requests portions as the replay needs them.
 
     replay ──"3"──▶ process of partitions 1, 3 ──portion of 3──▶ replay
 
-One core is left for the replay itself. What a partition was folded into does not depend on which process did it.
+One core is left for the replay itself. The result does not depend on how partitions are distributed.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.replay.trajectories import Portion
 
 _STOP_S = 5.0
-"""A process that has not ended so long after its input is killed."""
+"""Seconds after which a process that has not exited is killed."""
 
 
 class FoldFailed(RuntimeError):
-    """A partition could not be folded; the message says why."""
+    """A partition could not be folded; the message gives the reason."""
 
 
 class FoldedPartitions:
-    """Portions of all partitions of a range; made by :func:`fold_partitions`."""
+    """Receives the portions of all partitions of a range; made by :func:`fold_partitions`."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         """``threads``: one for each process."""
@@ -40,9 +40,9 @@ class FoldedPartitions:
         self._portions: dict[int, asyncio.Queue[Portion | Exception]] = {}
 
     async def read(self, partitions: Collection[int]) -> list[Portion]:
-        """The next portion of each of ``partitions``, of which none has given its last.
+        """Returns the next portion of each of ``partitions``, which all have one left.
 
-        Raises ``ReplayRefused`` where the range cannot be read any more, :class:`FoldFailed` for any other failure.
+        Raises ``ReplayRefused`` if retention deleted a part of the range, :class:`FoldFailed` for any other failure.
         """
         found = []
         for partition in partitions:
@@ -55,7 +55,7 @@ class FoldedPartitions:
         return found
 
     async def start(self, task: FoldTask, opened: AsyncExitStack) -> None:
-        """Start a process for ``task``; it ends with ``opened``."""
+        """Start a process for ``task``. It is stopped when ``opened`` closes."""
         reading, writing = os.pipe()
         output = opened.enter_context(os.fdopen(reading, "rb"))
         try:
@@ -96,7 +96,7 @@ class FoldedPartitions:
         try:
             failure = await loop.run_in_executor(self._threads, _read_portions, output, deliver)
             why = ReplayRefused(failure.message) if failure.refused else FoldFailed(failure.message)
-        except Exception as error:  # noqa: BLE001 - whatever it is: nobody may wait for portions that do not come
+        except Exception as error:  # noqa: BLE001 - after any error no more portions come, and the replay must not wait for them
             status = await process.wait() if isinstance(error, EOFError) else None
             why = FoldFailed(f"the process that folds events{partitions} ended with status {status}: {error}")
         for partition in partitions:
@@ -107,7 +107,7 @@ class FoldedPartitions:
 async def fold_partitions(
     bootstrap: str, spans: Mapping[int, OffsetRange], limits: FoldLimits
 ) -> AsyncIterator[FoldedPartitions]:
-    """Fold ``spans``, ranges of partitions of ``events``, in processes that end with the context."""
+    """Fold ``spans``, ranges of partitions of ``events``, in processes that are stopped on exit."""
     count = min(len(spans), max(1, len(os.sched_getaffinity(0)) - 1))
     async with AsyncExitStack() as opened:
         folded = FoldedPartitions(opened.enter_context(ThreadPoolExecutor(count or 1, "folded")))
@@ -134,7 +134,7 @@ def _read_exactly(output: BinaryIO, count: int) -> bytes:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End ``process``: it ends with its input."""
+    """Stop ``process`` by closing its input."""
     assert process.stdin is not None
     process.stdin.close()
     try:

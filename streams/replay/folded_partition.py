@@ -1,4 +1,4 @@
-"""One partition of ``events``, read through librdkafka and folded: portions of what a replay places in stream time."""
+"""Reads one partition of ``events`` through librdkafka and folds it, in portions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,23 +15,23 @@ from headrace.streams.reading.unreadable_batch import unreadable_batch
 from headrace.streams.replay.trajectories import Portion, Rederivation
 
 _IDLE_S = 0.002
-"""Between two looks at a partition of which nothing has been fetched."""
+"""Pause in seconds while nothing has been fetched."""
 _RECORDS = 20_000
-"""Records a portion at most: progress is reported by portion."""
+"""Largest number of records in a portion: progress is reported per portion."""
 _ITEMS = 200
-"""Trajectories and dead letters in a portion, at most."""
+"""Largest number of trajectories and dead letters in a portion."""
 _BYTES = 2 * 1024 * 1024
-"""Their size, at which a portion ends: it is exceeded by at most what one event closes."""
+"""Size of their payloads from which on a portion is complete; the last event may exceed it."""
 
 
 class RangeExpired(RuntimeError):
-    """Retention has deleted records of the range that were not read yet."""
+    """Retention deleted records of the range before they were read."""
 
 
 async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> AsyncIterator[Portion]:
-    """The portions of ``span``, a range of a partition of ``events``; the last one is marked.
+    """Yields the portions of ``span``, a range of a partition of ``events``; the last one is marked.
 
-    Raises :class:`RangeExpired`, and ``KafkaException`` where the partition cannot be read.
+    Raises :class:`RangeExpired`, and ``KafkaException`` if the partition cannot be read.
     """
     rederivation = Rederivation(span.partition, limits, begins_log=span.begins_log)
     place = TopicPartition(EVENTS.name, span.partition)
@@ -61,12 +61,12 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
 
 
 def is_full(rederivation: Rederivation) -> bool:
-    """Whether nothing more is to be added to its pending portion."""
+    """Whether its pending portion is complete."""
     return len(rederivation.pending.items) >= _ITEMS or rederivation.pending_bytes >= _BYTES
 
 
 async def _read(reader: PartitionReader, stop: int) -> AsyncIterator[Sequence[LogRecord]]:
-    """Lists of records before the offset ``stop``, until there are no more."""
+    """Yields lists of records up to the offset ``stop``, exclusive."""
     while reader.position < stop:
         records = reader.read()
         if records and records[-1].offset >= stop:

@@ -1,4 +1,4 @@
-"""A portion as bytes, as one process hands it to another: MessagePack, and no code in it.
+"""Encodes a portion for the pipe between two processes: MessagePack, which cannot carry code.
 
     [partition, records, begin_ms, end_ms, [[time_ms, topic, key, value, headers], …], counts, is_last]
 
@@ -40,7 +40,7 @@ class Failure(msgspec.Struct, tag="failure", array_like=True, gc=False):
     message: str
     """A sentence."""
     refused: bool = False
-    """Whether the user can do something about it."""
+    """Whether the replay was refused, and the message tells the user what to change."""
 
 
 _Frame: TypeAlias = _Portion | Failure
@@ -49,7 +49,7 @@ _TOPICS = {topic.name: topic for topic in TOPICS}
 
 
 def to_bytes(frame: Portion | Failure) -> bytes:
-    """``frame`` encoded."""
+    """Encode ``frame``."""
     if isinstance(frame, Failure):
         return msgspec.msgpack.encode(frame)
     return msgspec.msgpack.encode(
@@ -66,7 +66,7 @@ def to_bytes(frame: Portion | Failure) -> bytes:
 
 
 def from_bytes(data: bytes) -> Portion | Failure:
-    """The frame in ``data``; raises ``msgspec.DecodeError`` where it is none."""
+    """Decode a frame; raises ``msgspec.DecodeError`` if ``data`` is not one."""
     frame = _DECODER.decode(data)
     if isinstance(frame, Failure):
         return frame
