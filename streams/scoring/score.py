@@ -72,7 +72,8 @@ def score_or_label(
         raise
     except Exception as error:
         logger.exception("%s cannot be scored: its reward has no total", trajectory.trajectory_id)
-        return _reward(trajectory, reference, rewards.of(trajectory), Score({}, None, RAISED), revision=revision), error
+        labelled = Score({}, None, RAISED)
+        return _reward(trajectory, reference, rewards.of(trajectory), labelled, revision=revision, make=make), error
 
 
 def unscored(trajectory: Trajectory, reference: Reference, why: str, *, rewards: Rewards = REWARDS_OF_AGENTS) -> Reward:
