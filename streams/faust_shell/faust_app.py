@@ -8,6 +8,7 @@ nothing: outputs are written in one transaction with the offset of their input (
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
@@ -51,6 +52,12 @@ class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
         # Partition p of every topic goes to the same member: of `trajectories` and of `feedback` too.
         consumer._partition_assignment_strategy = (RangePartitionAssignor,)
         return consumer
+
+    def _stopped_set(self) -> None:
+        # A thread that has ended by itself has closed its loop, and nothing waits for the event any more. Without this,
+        # the sentence about why a worker ends is followed by a traceback.
+        with suppress(RuntimeError):
+            super()._stopped_set()
 
     async def _fetch_records(self, *args: Any, **options: Any) -> Mapping[TP, list[Any]]:
         fetched: Mapping[TP, list[Any]] = await super()._fetch_records(*args, **options)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.operator_error import OperatorError
-from headrace.streams.faust_shell.faust_app import OneLineErrors
+from headrace.streams.faust_shell.faust_app import OneLineErrors, _CommittedConsumerThread
 from headrace.streams.faust_shell.worker import state_topic
 from headrace.streams.runtime.owned_partition import create_state_topic
 from tests.streams.test_workers import worker
@@ -31,6 +31,14 @@ def test_an_operator_error_is_logged_once_and_other_errors_keep_their_traceback(
     assert errors.filter(record)
     assert record.exc_info
     assert record.exc_info[1] is ours
+
+
+def test_a_consumer_thread_that_has_ended_is_stopped_without_an_error() -> None:
+    thread = object.__new__(_CommittedConsumerThread)
+    thread.thread_loop = asyncio.new_event_loop()
+    thread.thread_loop.close()
+    thread._stopped = asyncio.Event()
+    thread._stopped_set()
 
 
 @pytest.mark.kafka
