@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests mostly wait for brokers and engines: three files at a time keep four cores busy.
 JOBS ?= 3
 
-.PHONY: install native sanitize demo test lint
+.PHONY: install native wheel sanitize demo test clients lint
 .DEFAULT_GOAL := test
 
 install: $(VENV)/.installed
@@ -23,6 +23,11 @@ demo: install
 
 native: install
 	$(BIN)/python setup.py -q build_ext --inplace
+
+# The wheel of this tree, in dist/. What an earlier build left is removed: setuptools would pack it again.
+wheel: install
+	rm -rf build/lib* build/bdist*
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # The extension module under AddressSanitizer and UBSan: its tests, then a minute of a coverage-guided fuzzer. Leak
 # detection is off because Python does not free everything at exit.
@@ -48,4 +53,8 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not clients"
+
+# Programs that nobody here wrote through the gateway, and the official clients' own tests. Downloads them once, 0.9 GB.
+clients: install
+	$(BIN)/pytest -m clients $(ARGS) tests/agents/gateway/clients

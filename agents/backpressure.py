@@ -14,6 +14,10 @@ Several samplers of a run divide the budget by their ``share``. If the shares ad
 more than can be trained while it is fresh, and the trainer rejects the excess. A sampler cannot detect that, but the
 trainer page of the dashboard shows open groups next to granted ones. A restarted sampler does not count the groups of
 its predecessor.
+
+If retention deletes unread steps or rejections, for example while a sampler is frozen, groups that they concluded would
+stay open for ever. So all open groups are closed: for a while too many may be sampled, and the trainer rejects those
+that become stale. ``budget`` is compacted: its newest record stays, and older ones are superseded.
 """
 
 import asyncio
@@ -29,6 +33,7 @@ from aiokafka.errors import KafkaError
 
 from headrace.agents.open_groups import OpenGroups, concluded_by
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.expired import ExpiredRange, report_expired
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.model import Record
 from headrace.schemas.records.step import Budget
@@ -57,6 +62,7 @@ class Backpressure:
         self._groups = OpenGroups(limit, share)
         self._changed = asyncio.Condition()
         self._follower: asyncio.Task[None] | None = None
+        self._has_lost = False
 
     @property
     def open_groups(self) -> int:
@@ -74,25 +80,40 @@ class Backpressure:
         Call it before the first of their events is emitted. Raises ``RuntimeError`` if the topics can no longer be
         read.
         """
-        began = time.monotonic()
         async with self._changed:
-            while not self._groups.has_room:
-                if self._follower is None or self._follower.done():
-                    raise RuntimeError(
-                        f"the topics {', '.join(topic.name for topic in READS)} at {self._bootstrap} cannot be read"
-                    ) from self._failure()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._report_after_s):
-                        await self._changed.wait()
-                    continue
-                self._report(time.monotonic() - began)
+            await self._room()
             self._groups.begin(trajectory_ids)
+
+    async def room(self) -> None:
+        """Wait until another group may begin, without counting one: for a sampler whose ids are made by the gateway.
+
+        It calls :meth:`opened` as soon as it has them. Raises as :meth:`begin` does.
+        """
+        async with self._changed:
+            await self._room()
+
+    def opened(self, trajectory_ids: Collection[str]) -> None:
+        """Count a group of these trajectories as open, after :meth:`room`; none of them may have ended yet."""
+        self._groups.begin(trajectory_ids)
 
     async def forget(self, trajectory_id: str) -> None:
         """Stop counting a trajectory that will be neither trained nor rejected, because none of its events was sent."""
         async with self._changed:
             self._groups.conclude(trajectory_id)
             self._changed.notify_all()
+
+    async def _room(self) -> None:
+        began = time.monotonic()
+        while not self._groups.has_room:
+            if self._follower is None or self._follower.done():
+                raise RuntimeError(
+                    f"the topics {', '.join(topic.name for topic in READS)} at {self._bootstrap} cannot be read"
+                ) from self._failure()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._report_after_s):
+                    await self._changed.wait()
+                continue
+            self._report(time.monotonic() - began)
 
     def _report(self, waited_s: float) -> None:
         if self.allowed:
@@ -130,7 +151,7 @@ class Backpressure:
 
     async def _follow(self, following: "asyncio.Future[None]") -> None:
         try:
-            async with open_consumer(self._bootstrap) as consumer:
+            async with open_consumer(self._bootstrap, on_expired=self._note_expired) as consumer:
                 await self._seek(consumer)
                 following.set_result(None)
                 while True:
@@ -152,9 +173,19 @@ class Backpressure:
         while await _is_behind(consumer, budgets, ends):
             await self._poll(consumer)
 
+    def _note_expired(self, expired: ExpiredRange) -> None:
+        report_expired(f"back-pressure of {self._run}", expired)
+        self._has_lost = True
+
     async def _poll(self, consumer: AIOKafkaConsumer) -> None:
-        changed = False
-        for records in (await consumer.getmany(timeout_ms=1_000)).values():
+        polled = await consumer.getmany(timeout_ms=1_000)
+        changed = self._has_lost and self._groups.conclude_all()
+        if changed:
+            LOG.warning(
+                "run %s: all open groups count as closed, because their ends may be among what expired", self._run
+            )
+        self._has_lost = False
+        for records in polled.values():
             for record in records:
                 payload = _readable(record)
                 if isinstance(payload, Budget):

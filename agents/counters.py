@@ -25,9 +25,14 @@ class DropReason(StrEnum):
     """Why the SDK dropped an event. Each value is a key of ``SdkStatsReported.dropped``."""
 
     QUEUE_FULL = "queue_full"
-    """``queue_size`` events were already waiting: the broker is unavailable or slower than the agent."""
+    """``queue_size`` events were already waiting in memory: the agent is faster than the sender, or the broker is
+    unavailable and there is no spool."""
     QUEUE_BYTES = "queue_bytes"
-    """The waiting events had reached ``queue_bytes``."""
+    """The events waiting in memory had reached ``queue_bytes``."""
+    SPOOL_FULL = "spool_full"
+    """The broker is unavailable, the spool had reached ``spool_bytes`` or the disk was full, and so was the queue."""
+    SPOOL_DAMAGED = "spool_damaged"
+    """A file of the spool could not be read, or not to its end."""
     OVERSIZE = "oversize"
     """The event was larger than ``max_event_bytes``."""
     INVALID = "invalid"
@@ -38,6 +43,8 @@ class DropReason(StrEnum):
     """The trajectory had ended."""
     BAD_IDENTIFIER = "bad_identifier"
     """An argument that identifies the event or its trajectory is not a valid identifier (``identifier.py``)."""
+    BAD_CONSENT = "bad_consent"
+    """The ``consent`` of the trajectory is not a :class:`~headrace.agents.consent.Consent`, so none is assumed."""
     NO_TRAJECTORY = "no_trajectory"
     """No trajectory was open where the event was emitted."""
     FORKED = "forked"
@@ -45,7 +52,7 @@ class DropReason(StrEnum):
     CLOSED = "closed"
     """The SDK had been closed."""
     UNSENT_AT_CLOSE = "unsent_at_close"
-    """The deadline of the final flush passed."""
+    """The deadline of the final flush passed, and the spool could not take the events."""
     INTERNAL = "internal"
     """The SDK failed; the error is in the log."""
 
@@ -61,6 +68,10 @@ class Alteration(StrEnum):
     """A number was given as an identifier and converted to text."""
     END_STATUS = "end_status"
     """A trajectory ended with an unknown status, which was replaced by ``failed``."""
+    TOKENS_HIDDEN = "tokens_hidden"
+    """A model call was sent without its tokens, because their text must be hidden, or is not known."""
+    MASKING_FAILED = "masking_failed"
+    """A text was hidden whole, because masking it failed or took too long. Counted by event."""
 
 
 LOG_INTERVAL_S = 60.0

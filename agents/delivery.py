@@ -16,7 +16,7 @@ import heapq
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,13 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from headrace.agents.counters import LOG_INTERVAL_S, DropReason, SdkCounters
 from headrace.schemas.kafka.clients import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
-from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
 Ticket = int
 """Position of an event in the order of this process."""
+
+Offered = tuple[Ticket, str, Message]
+"""An event with its position and the name of its topic."""
 
 REFUSALS = (MessageSizeTooLargeError, InvalidMessageError, InvalidTopicError)
 """Permanent errors that concern a single record."""
@@ -55,14 +57,27 @@ _used_ids: defaultdict[str, set[int]] = defaultdict(set)
 
 
 class EventDelivery:
-    """Holds the events between encoding and acknowledgement. All methods run on the sender's event loop."""
+    """Holds the events in memory that are to be sent, until they are acknowledged. All methods run on the sender's
+    event loop."""
 
-    def __init__(self, bootstrap: str, options: Mapping[str, Any], counters: SdkCounters) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, Any],
+        counters: SdkCounters,
+        on_resolved: Callable[[Ticket], None] = lambda ticket: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_resolved`` is called with the ticket of each event that is acknowledged or dropped; ``clock`` returns
+        seconds."""
         self._bootstrap = bootstrap
         self._options = options
         self._counters = counters
-        self._waiting: list[tuple[Ticket, Topic, Message]] = []
-        self._in_flight: dict[Ticket, tuple[Topic, Message]] = {}
+        self._on_resolved = on_resolved
+        self._clock = clock
+        self._progress_at = clock()
+        self._waiting: list[Offered] = []
+        self._in_flight: dict[Ticket, tuple[str, Message]] = {}
         self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._reported_at: dict[str, float] = {}
@@ -75,12 +90,37 @@ class EventDelivery:
         self.sent = 0
         """Number of acknowledged events."""
 
-    def offer(self, ticket: Ticket, topic: Topic, message: Message) -> None:
-        """Accept ``message`` for delivery; it is sent after all messages with a smaller ``ticket``."""
+    @property
+    def waiting(self) -> int:
+        """Number of events that were not handed to the client yet."""
+        return len(self._waiting)
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds for which events have been pending without any being acknowledged; 0 if none are pending."""
+        return self._clock() - self._progress_at if self.pending else 0.0
+
+    def offer(self, ticket: Ticket, topic: str, message: Message) -> None:
+        """Accept ``message`` for delivery to ``topic``; it is sent after all messages with a smaller ``ticket``."""
+        if not self.pending:
+            self._progress_at = self._clock()
         self.pending += 1
         self.pending_bytes += len(message.value)
         heapq.heappush(self._waiting, (ticket, topic, message))
         self._wake.set()
+
+    def in_flight(self) -> list[Offered]:
+        """Return the events that were handed to the client and not acknowledged, in order; they stay here."""
+        return [(ticket, topic, message) for ticket, (topic, message) in sorted(self._in_flight.items())]
+
+    def withdraw(self, is_wanted: Callable[[Ticket], bool]) -> list[Offered]:
+        """Give up the wanted events among those that were not handed to the client, and return them in order."""
+        withdrawn = sorted(each for each in self._waiting if is_wanted(each[0]))
+        self._waiting = [each for each in self._waiting if not is_wanted(each[0])]
+        heapq.heapify(self._waiting)
+        self.pending -= len(withdrawn)
+        self.pending_bytes -= sum(len(message.value) for _, _, message in withdrawn)
+        return withdrawn
 
     def resolved_up_to(self, ticket: Ticket) -> bool:
         """Return whether every event up to ``ticket`` is acknowledged or dropped."""
@@ -165,7 +205,7 @@ class EventDelivery:
             ticket, topic, message = heapq.heappop(self._waiting)
             self._in_flight[ticket] = (topic, message)
             try:
-                future = await producer.send(topic.name, key=message.key, value=message.value, headers=message.headers)
+                future = await producer.send(topic, key=message.key, value=message.value, headers=message.headers)
             except (*REFUSALS, TypeError, ValueError, AssertionError) as error:
                 self._refuse(self._in_flight, ticket, topic, error)
             except KafkaError as error:
@@ -176,7 +216,7 @@ class EventDelivery:
                 future.add_done_callback(partial(self._answered, self._in_flight, ticket))
 
     def _answered(
-        self, in_flight: dict[Ticket, tuple[Topic, Message]], ticket: Ticket, future: "asyncio.Future[Any]"
+        self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket, future: "asyncio.Future[Any]"
     ) -> None:
         """Handle the broker's answer for ``ticket``. ``in_flight`` belongs to the ticket's session, so that an answer
         for an earlier session changes nothing."""
@@ -190,19 +230,21 @@ class EventDelivery:
             self._failure = error
             self._wake.set()
         else:
-            self._resolve(in_flight, ticket)
             self.sent += 1
+            self._resolve(in_flight, ticket)
 
     def _refuse(
-        self, in_flight: dict[Ticket, tuple[Topic, Message]], ticket: Ticket, topic: Topic, error: BaseException
+        self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket, topic: str, error: BaseException
     ) -> None:
         self._resolve(in_flight, ticket)
-        self._counters.drop(DropReason.REFUSED, f"topic {topic.name}: {error!r}")
+        self._counters.drop(DropReason.REFUSED, f"topic {topic}: {error!r}")
 
-    def _resolve(self, in_flight: dict[Ticket, tuple[Topic, Message]], ticket: Ticket) -> None:
+    def _resolve(self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket) -> None:
         _, message = in_flight.pop(ticket)
         self.pending -= 1
         self.pending_bytes -= len(message.value)
+        self._progress_at = self._clock()
+        self._on_resolved(ticket)
 
     async def _wait_for_work(self) -> None:
         while not self._waiting and self._failure is None:

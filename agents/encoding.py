@@ -1,4 +1,4 @@
-"""Encodes an event as a Kafka record: validates, serialises and measures it, on the sender's thread."""
+"""Encodes an event as a Kafka record: masks, validates, serialises and measures it, on the sender's thread."""
 
 import json
 import math
@@ -16,18 +16,27 @@ from pydantic import ValidationError
 
 from headrace.agents.host_values import SLICE, array_size
 from headrace.agents.json_form import JsonForm, TooLarge, is_int64
+from headrace.agents.masking.masker import EventMask, Masker
 from headrace.agents.raised import Raised, type_name
-from headrace.schemas.arrays import ArrayType
+from headrace.schemas.arrays import ArrayType, decode_array
 from headrace.schemas.envelope import Envelope, to_headers
-from headrace.schemas.events import FACTS
+from headrace.schemas.events import FACTS, ModelCalled
+from headrace.schemas.hidden import TOKEN_FIELDS, hidden_tokens
 from headrace.schemas.ids import uuid7
 from headrace.schemas.model import Record
-from headrace.schemas.shape import OBJECT, AnyJson, Choice, ListOf, Tokens, shape_of
+from headrace.schemas.shape import OBJECT, AnyJson, Choice, FieldType, ListOf, Tokens, shape_of
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
 SURROGATE = "surrogate"
 """Kind under which an event with invalid Unicode is counted; ``?`` replaces the invalid characters."""
+
+TOKENS_HIDDEN = "tokens_hidden"
+"""Kind under which a model call is counted whose tokens were left out, because their text must be hidden or is not
+known."""
+
+_IDS = ("context_ids", "sampled_ids")
+"""Token ids of a model call, in the order of its text."""
 
 
 class Note(NamedTuple):
@@ -47,10 +56,18 @@ class Note(NamedTuple):
     """Type of the payload."""
     fields: dict[str, Any]
     """Fields of the payload, not yet validated."""
+    event_id: str | None = None
+    """Id of the event, if it is derived; ``None``: a new one."""
 
 
-NoteFields: TypeAlias = tuple[Topic, str, int | None, int, Context, type[Record], dict[str, Any]]
+NoteFields: TypeAlias = tuple[Topic, str, int | None, int, Context, type[Record], dict[str, Any]] | Note
 """A :class:`Note` as created by the host's thread: a plain tuple costs a sixth of a named one."""
+
+
+class Pieces(NamedTuple):
+    """Texts of a stream, which are joined on the sender's thread."""
+
+    texts: tuple[str, ...]
 
 
 class InvalidEvent(ValueError):
@@ -66,6 +83,8 @@ class Encoded(NamedTuple):
     """Number of values in another form than the host gave, by kind: ``unserialisable``, ``surrogate``."""
     described: str
     """Type of the first described value; empty if there is none."""
+    failure: str = ""
+    """Why a text could not be masked and was hidden whole; empty if all could."""
 
 
 class _Huge:
@@ -80,8 +99,8 @@ _ENUMS = frozenset(
 """Enums of events, whose values can be used as they are."""
 
 
-def encode_note(note: Note, source: str, limit: int) -> Encoded:
-    """Encode ``note`` as a Kafka record from ``source``.
+def encode_note(note: Note, source: str, limit: int, masker: Masker | None = None) -> Encoded:
+    """Encode ``note`` as a Kafka record from ``source``; ``masker`` hides parts of its texts and identifiers.
 
     Fields for any JSON (``result``, ``arguments``, ``messages``, ``answer``, ``task``, and fields that are unknown to
     the event's type) are written by :class:`~headrace.agents.json_form.JsonForm`, which replaces values that it must
@@ -89,24 +108,14 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
     is an iterator, is not a finite number or needs more than 64 bits, :class:`InvalidEvent` is raised and names the
     field. Raises ``TooLarge`` if the payload exceeds ``limit`` bytes.
     """
-    model, form = note.model, JsonForm(limit)
-    typed: dict[str, Any] = {}
-    written: dict[str, str] = {}
+    model, mask = note.model, None if masker is None else masker.event()
+    form = JsonForm(limit, mask)
     try:
-        for name, value in note.fields.items():
-            form_of = _forms(model).get(name)
-            if value is HUGE:
-                raise TooLarge
-            if type(value) is Raised:
-                value = value.plain()
-            if form_of is None:
-                written[name] = form.text(value)
-            elif isinstance(form_of, ArrayType):
-                typed[name] = _numbers(form_of, name, value, limit)
-            elif form_of == "typed":
-                typed[name] = _typed(form, model, name, value)
-            else:
-                written[name] = _open(form, name, value, form_of)
+        typed, written = _fields(note, form, mask, limit)
+        if mask is not None:
+            _record_masks(note, typed, form, mask)
+            for name in typed.keys() & written.keys():
+                del written[name]  # what the SDK knows about masks, not what the host says
         payload = model.model_validate(typed)
         value = payload.model_dump_json(exclude=set(written))
     except TooLarge:
@@ -122,17 +131,71 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
     body, broken = _bytes("".join((value[:-1], *_members(written, value == "{}"), "}")))
     if len(body) > limit:
         raise TooLarge
+    trajectory_id = note.trajectory_id if mask is None else mask.identifier(note.trajectory_id)
     envelope = Envelope(
-        id=uuid7(),
+        id=note.event_id or uuid7(),
         type=model.TYPE,
         source=source,
         time_ms=note.time_ns // 1_000_000,
-        subject=note.trajectory_id,
+        subject=trajectory_id,
         sequence=note.seq,
         traceparent=traceparent(note.context),
     )
     altered = form.altered + Counter({SURROGATE: broken})
-    return Encoded(Message(note.trajectory_id.encode(), body, to_headers(envelope)), dict(altered), form.described)
+    message = Message(trajectory_id.encode(), body, to_headers(envelope))
+    return Encoded(message, dict(altered), form.described, "" if mask is None else mask.failure)
+
+
+def _fields(note: Note, form: JsonForm, mask: EventMask | None, limit: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields that the model validates, and the JSON texts of the others."""
+    typed: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    types = _types(note.model)
+    for name, value in note.fields.items():
+        form_of = _forms(note.model).get(name)
+        if value is HUGE:
+            raise TooLarge
+        if type(value) is Pieces:
+            value = "".join(value.texts)
+        if type(value) is Raised:
+            plain = value.plain(mask)  # masked already: a mask need not leave its own result unchanged
+            unmasked = JsonForm(limit)
+            if form_of in ("any", "object", "objects"):
+                written[name] = unmasked.text(plain)
+            else:
+                typed[name] = plain
+        elif form_of is None:
+            written[_unused(name if mask is None else mask.text(name), written, types)] = form.text(value)
+        elif isinstance(form_of, ArrayType):
+            typed[name] = _numbers(form_of, name, value, limit)
+        elif form_of == "typed":
+            found = _typed(form if mask is None else form.unmasked(), note.model, name, value)
+            typed[name] = found if mask is None else mask.typed(found, types[name])
+        else:
+            written[name] = _open(form, name, value, form_of)
+    return typed, written
+
+
+def _record_masks(note: Note, typed: dict[str, Any], form: JsonForm, mask: EventMask) -> None:
+    """Add to ``typed`` what was hidden, and remove the token ids of a model call if their text must be hidden."""
+    has_tokens = note.model is ModelCalled and any(typed.get(name) is not None for name in TOKEN_FIELDS)
+    if has_tokens and (mask.counts or not mask.permits(note.trajectory_id, _token_ids(typed))):
+        mask.hide_tokens_of(note.trajectory_id)
+        typed |= hidden_tokens(also=typed.get("hidden") or ())
+        form.altered[TOKENS_HIDDEN] += 1
+    if mask.counts:
+        typed["masked"] = {str(kind): count for kind, count in sorted(mask.counts.items())}
+
+
+def _token_ids(typed: dict[str, Any]) -> "array[int]":
+    """Return the tokens of a model call, in order; a wire form is decoded. Raises ``ValueError`` for one that is not
+    valid."""
+    ids = array("i")
+    for name in _IDS:
+        value = typed.get(name)
+        if value is not None:
+            ids.extend(decode_array(value, "i") if type(value) is str else value)
+    return ids
 
 
 def traceparent(context: Context) -> str | None:
@@ -151,6 +214,20 @@ def _forms(model: type[Record]) -> dict[str, ArrayType | str]:
         field.name: field.type.array if isinstance(field.type, Tokens) else open_forms.get(field.type, "typed")
         for field in shape_of(model).fields
     }
+
+
+@lru_cache
+def _types(model: type[Record]) -> dict[str, FieldType]:
+    """Return the type of each field of ``model``."""
+    return {field.name: field.type for field in shape_of(model).fields}
+
+
+def _unused(name: str, written: dict[str, str], types: dict[str, FieldType]) -> str:
+    """Return a name for an unknown field that no field has: a masked name may be equal to another one."""
+    found, number = name, 2
+    while found in written or found in types:
+        found, number = f"{name} ({number})", number + 1
+    return found
 
 
 def _open(form: JsonForm, name: str, value: Any, shape: str) -> str:

@@ -14,6 +14,7 @@ from headrace.agents.openai_runs import IMPORT_SOURCES
 from headrace.schemas.envelope import ID, SOURCE
 from headrace.schemas.kafka.bookmarks import BookmarkedReader, Marks
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.expired import skip_expired
 from headrace.schemas.kafka.fold_cache import UnusableFoldError, digest_of
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
 from headrace.schemas.kafka.resumed_fold import resume_fold
@@ -97,7 +98,9 @@ class _Reader:
     def __init__(self, bootstrap: str, ids: ImportedIds, marks: Marks | None = None) -> None:
         self.ids = ids
         self._reader: BookmarkedReader[KafkaRecord] = BookmarkedReader(
-            lambda topic, start: read_to_end(bootstrap, topic, start=start, decided=True), marks
+            # An event that retention has deleted is imported again, whether or not it was read before.
+            lambda topic, start: read_to_end(bootstrap, topic, start=start, decided=True, on_expired=skip_expired),
+            marks,
         )
 
     async def catch_up(self) -> None:

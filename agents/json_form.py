@@ -49,6 +49,7 @@ from headrace.agents.host_values import (
     moment,
     qualified_name,
 )
+from headrace.agents.masking.masker import EventMask
 
 LABEL: Final = "unserialisable"
 """Key of a description, whose value is the name of the described type. Also the kind under which it is counted."""
@@ -70,6 +71,15 @@ class TooLarge(ValueError):
     """The JSON text would be longer than its limit."""
 
 
+LARGE: Final = 10**8
+"""Numbers from here on have nine digits and more, and may be those of a card, a phone or an account."""
+
+
+def is_large_number(value: object) -> bool:
+    """Return whether ``value`` is a plain number with nine digits or more before the point."""
+    return type(value) in (int, float) and not -LARGE < value < LARGE  # type: ignore[operator]
+
+
 def is_int64(value: int) -> bool:
     """Return whether ``value`` fits a signed 64-bit integer, as readers in other languages require."""
     return -(2**63) <= value < 2**63
@@ -78,8 +88,9 @@ def is_int64(value: int) -> bool:
 class JsonForm:
     """Writes several values as texts that share one limit."""
 
-    def __init__(self, limit: int) -> None:
-        """``limit``: largest total length of all texts, in characters."""
+    def __init__(self, limit: int, mask: EventMask | None = None) -> None:
+        """``limit``: largest total length of all texts, in characters. ``mask``: hides parts of texts, keys and large
+        numbers."""
         self.altered: Counter[str] = Counter()
         """Number of described values, and of values altered otherwise, by kind."""
         self.described = ""
@@ -88,12 +99,20 @@ class JsonForm:
         self._spare = WASTE * limit
         self._since_pause = 0
         self._parts: list[str] = []
+        self._mask = mask
+        self._is_secret = False
 
     def text(self, value: Any) -> str:
         """Return ``value`` as JSON. Raises :class:`TooLarge` and no other exception, whatever ``value`` is."""
         self._parts = []
         self._write(value, ())
         return "".join(self._parts)
+
+    def unmasked(self) -> "JsonForm":
+        """Return a form without a mask for as much as is left of the limit, whose altered values count here."""
+        form = JsonForm(self._room)
+        form.altered, form._spare = self.altered, self._spare
+        return form
 
     def reserve(self, characters: int) -> None:
         """Subtract ``characters`` from the limit; raise :class:`TooLarge` if fewer are left."""
@@ -111,6 +130,20 @@ class JsonForm:
         self.reserve(len(text))
         self._parts.append(text)
 
+    def _put_string(self, text: str) -> None:
+        """Write ``text`` as a string of JSON, masked."""
+        if self._mask is not None:
+            text = self._mask.secret() if self._is_secret and text else self._mask.text(text)
+        self._put(encode_basestring(text))
+
+    def _put_number(self, digits: str, is_large: bool) -> None:
+        """Write a number; as a string if it is large and some of it must be hidden, like a card's."""
+        if self._mask is not None and (is_large or self._is_secret):
+            shown = self._mask.secret() if self._is_secret else self._mask.text(digits)
+            if shown != digits:
+                digits = encode_basestring(shown)
+        self._put(digits)
+
     def _pause(self, nodes: int) -> None:
         self._since_pause += nodes
         if self._since_pause >= SLICE:
@@ -122,7 +155,7 @@ class JsonForm:
         kind = type(value)
         if kind is str:
             self._room_for(len(value))
-            self._put(encode_basestring(value))
+            self._put_string(value)
         elif kind is bool or kind is NoneType:
             self._put("null" if value is None else "true" if value else "false")
         elif kind is int:
@@ -147,14 +180,14 @@ class JsonForm:
 
     def _integer(self, value: int, kind: type) -> None:
         if is_int64(value):
-            self._put(int.__repr__(value))
+            self._put_number(int.__repr__(value), is_large_number(value))
         else:
             bits = value.bit_length()
             self._describe(kind, text=int.__repr__(value) if bits <= MAX_BITS else f"{bits} bits")
 
     def _float(self, value: float, kind: type) -> None:
         if math.isfinite(value):
-            self._put(float.__repr__(value))
+            self._put_number(float.__repr__(value), is_large_number(value))
         else:
             self._describe(kind, text=float.__repr__(value))
 
@@ -214,16 +247,25 @@ class JsonForm:
         return False
 
     def _object(self, pairs: list[tuple[Any, Any]], inside: tuple[int, ...]) -> None:
-        taken: dict[str, int] | None = None if all(type(key) is str for key, _ in pairs) else {}
+        is_plain = self._mask is None and all(type(key) is str for key, _ in pairs)
+        taken: dict[str, int] | None = None if is_plain else {}
         opening = "{"
         for key, item in pairs:
             self._pause(1)
             name = key if type(key) is str else self._key(key)
+            if self._mask is not None:
+                self._room_for(len(name))
+                name = self._mask.text(name)
             if taken is not None:  # 1 and "1" are different keys in Python and the same in JSON
                 name = _free(name, taken)
             self._room_for(len(name))
             self._put(f"{opening}{encode_basestring(name)}:")
-            self._write(item, inside)
+            if self._mask is None or self._is_secret or not self._mask.is_secret(name):
+                self._write(item, inside)
+            else:
+                self._is_secret = True
+                self._write(item, inside)
+                self._is_secret = False
             opening = ","
         self._put("{}" if opening == "{" else "}")
 
@@ -232,9 +274,10 @@ class JsonForm:
         for items in slices:
             self._pause(len(items))
             kinds = set(map(type, items))
-            if kinds == {int} and is_int64(min(items)) and is_int64(max(items)):
+            is_masked = self._mask is not None and (self._is_secret or any(map(is_large_number, items)))
+            if kinds == {int} and is_int64(min(items)) and is_int64(max(items)) and not is_masked:
                 self._put(opening + ",".join(map(int.__repr__, items)))
-            elif kinds == {float} and all(map(math.isfinite, items)):
+            elif kinds == {float} and all(map(math.isfinite, items)) and not is_masked:
                 self._put(opening + ",".join(map(float.__repr__, items)))
             else:
                 for item in items:
@@ -298,7 +341,7 @@ class JsonForm:
         if base is int:
             number = int.__int__(key)
             return int.__repr__(number) if number.bit_length() <= MAX_BITS else None
-        form = JsonForm(self._room)
+        form = JsonForm(self._room)  # without the mask, which is applied to the key
         form._spare = self._spare
         _SCALARS[base](form, key, kind)
         self._spare = form._spare
@@ -349,7 +392,7 @@ def _free(name: str, taken: dict[str, int]) -> str:
 
 def _text(form: JsonForm, value: Any, kind: type) -> None:
     form._room_for(str.__len__(value))
-    form._put(encode_basestring(str.__str__(value)))
+    form._put_string(str.__str__(value))
 
 
 def _bytes(form: JsonForm, value: Any, kind: type) -> None:
@@ -357,7 +400,7 @@ def _bytes(form: JsonForm, value: Any, kind: type) -> None:
     length = base.__len__(value)
     form._room_for(length)
     try:
-        form._put(encode_basestring(base.decode(value)))
+        form._put_string(base.decode(value))
     except UnicodeDecodeError:
         form._spend(length)
         form._describe(kind, length=length)
@@ -373,7 +416,7 @@ def _moment(form: JsonForm, value: Any, kind: type) -> None:
 
 
 def _by_pydantic(form: JsonForm, value: Any, kind: type) -> None:
-    form._put(encode_basestring(str(to_jsonable_python(value))))
+    form._put_string(str(to_jsonable_python(value)))
 
 
 _SCALARS: dict[type, Callable[[JsonForm, Any, type], None]] = {
@@ -389,7 +432,7 @@ _SCALARS: dict[type, Callable[[JsonForm, Any, type], None]] = {
     date: _by_pydantic,
     time_of_day: _moment,
     timedelta: _by_pydantic,
-    Decimal: lambda form, value, kind: form._put(encode_basestring(Decimal.__str__(value))),
-    UUID: lambda form, value, kind: form._put(encode_basestring(UUID.__str__(value))),
-    PurePath: lambda form, value, kind: form._put(encode_basestring(PurePath.__str__(value))),
+    Decimal: lambda form, value, kind: form._put_string(Decimal.__str__(value)),
+    UUID: lambda form, value, kind: form._put_string(UUID.__str__(value)),
+    PurePath: lambda form, value, kind: form._put_string(PurePath.__str__(value)),
 }

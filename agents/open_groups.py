@@ -75,6 +75,13 @@ class OpenGroups:
         del self._open[group]
         return True
 
+    def conclude_all(self) -> bool:
+        """Close every open group, because records that may have concluded it are lost; return whether there was one."""
+        had_open = bool(self._open)
+        self._group_of.clear()
+        self._open.clear()
+        return had_open
+
 
 def concluded_by(record: Record) -> list[str]:
     """Return the trajectories that ``record`` concludes: those of a step, or the rejected one."""

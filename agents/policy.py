@@ -6,10 +6,7 @@
 Tokens are never converted to text: decoding and encoding again may give other tokens than those that were sampled.
 """
 
-import asyncio
 import json
-import logging
-import math
 import time
 from array import array
 from collections.abc import Sequence
@@ -21,15 +18,11 @@ from typing import Any, Self
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from headrace.schemas.arrays import MAX_LOGPROB, FloatArray, IntArray
-from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan, tile
+from headrace.agents.logprobs_mode import LogprobsProbe, Sample
+from headrace.agents.sampled_tokens import GENERATE, check_logprobs, version_spans
+from headrace.schemas.arrays import FloatArray, IntArray
+from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan
 from headrace.schemas.redaction import redacted, redacted_address
-from headrace.schemas.stamp import read_stamp
-
-_log = logging.getLogger(__name__)
-
-GENERATE = "/inference/v1/generate"
-"""vLLM's token-in-token-out endpoint (``--enable-scale-out``)."""
 
 CONNECT_TIMEOUT_S = 10.0
 """Longest wait for a connection."""
@@ -97,8 +90,7 @@ class PolicyClient:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
-        self._logprobs: LogprobsOf | None = None
-        self._logprobs_lock = asyncio.Lock()
+        self._probe = LogprobsProbe(self._shown)
 
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, stop_token_ids: Sequence[int] = ()
@@ -124,38 +116,20 @@ class PolicyClient:
                 "top_k": max(sampling.top_k, 0),
             }
         )
-        if resolved.temperature == 1 and not (resolved.truncates or resolved.is_altered):
-            mode: LogprobsOf | None = LogprobsOf.PROCESSED  # the same as raw
-        elif resolved.is_greedy:
-            mode = resolved.logprobs  # greedy decoding samples nothing
-        else:
-            mode = await self.logprobs_mode(token_ids)
+        mode = await self._probe.mode_for(resolved, token_ids, self._sampler(token_ids))
         completion = await self._request(token_ids, _sampling_params(resolved, stop_token_ids))
         return replace(completion, sampling=resolved.model_copy(update={"logprobs": mode}))
 
     async def logprobs_mode(self, token_ids: Sequence[int]) -> LogprobsOf:
-        """Return which log-probabilities the engine reports; determined once, by sampling a token after ``token_ids``.
+        """Return which log-probabilities the engine reports; determined once, by sampling a token after ``token_ids``
+        (:mod:`headrace.agents.logprobs_mode`)."""
+        return await self._probe.mode(token_ids, self._sampler(token_ids))
 
-        The request allows only one token, the first one of the prompt. In the distribution that is sampled from, its
-        log-probability is 0; in the model's own distribution it is not.
-        """
-        async with self._logprobs_lock:
-            if self._logprobs is None:
-                only = _sampling_params(Sampling(temperature=1.0, max_tokens=1), ()) | {
-                    "allowed_token_ids": [int(token_ids[0])],
-                    "ignore_eos": True,
-                }
-                found = (await self._request(token_ids, only)).logprobs
-                processed = len(found) > 0 and all(each > -1e-6 for each in found)
-                self._logprobs = LogprobsOf.PROCESSED if processed else LogprobsOf.RAW
-                if not processed:
-                    _log.warning(
-                        "the engine at %s reports the model's log-probabilities and not those of the distribution that "
-                        "it samples from: tokens at a temperature other than 1 are not trained; start vLLM with "
-                        "--logprobs-mode processed_logprobs",
-                        self._shown,
-                    )
-            return self._logprobs
+    def _sampler(self, token_ids: Sequence[int]) -> Sample:
+        async def sample(sampling_params: dict[str, Any]) -> FloatArray:
+            return (await self._request(token_ids, sampling_params)).logprobs
+
+        return sample
 
     async def _request(self, token_ids: Sequence[int], sampling_params: dict[str, Any]) -> Completion:
         request = {"model": self.model, "token_ids": list(token_ids), "sampling_params": sampling_params}
@@ -218,26 +192,17 @@ def parse_completion(body: bytes, latency_s: float) -> Completion:
         content = (choice["logprobs"] or {}).get("content") or ()
         of_tokens = [int(entry["token_id"]) for entry in content]
         logprobs = array("f", [entry["logprob"] for entry in content])
-        spans = tuple(
-            VersionSpan(version=stamp.version, start=span["start"], end=span["end"], run=stamp.run)
-            for span in choice.get("weight_versions") or ()
-            for stamp in (read_stamp(span["version"]),)
-        )
+        reported = [(span["version"], span["start"], span["end"]) for span in choice.get("weight_versions") or ()]
         finish_reason = str(choice["finish_reason"])
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise PolicyError(f"an answer of the policy cannot be read ({error!r}): {body[:300]!r}") from error
     if of_tokens != list(token_ids):
         raise PolicyError(f"{len(logprobs)} log-probabilities do not match the {len(token_ids)} sampled tokens")
-    if not all(-math.inf < each <= MAX_LOGPROB for each in logprobs):
-        wrong = next(each for each in logprobs if not -math.inf < each <= MAX_LOGPROB)
-        raise PolicyError(
-            f"the policy reports {wrong:g} as the log-probability of a token: start vLLM with --logprobs-mode "
-            "processed_logprobs"
-        )
-    if spans and not tile(spans, len(token_ids)):
-        raise PolicyError(f"weight_versions do not cover the {len(token_ids)} sampled tokens in order")
-    if not spans and token_ids:
-        spans = (VersionSpan(version=None, start=0, end=len(token_ids)),)
+    try:
+        check_logprobs(logprobs)
+        spans = version_spans(reported, len(token_ids))
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"an answer of the policy cannot be used: {error}") from error
     return Completion(token_ids, logprobs, spans, finish_reason, latency_s)
 
 

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable
 
 
-def call_at_end(close: Callable[[], object]) -> None:
-    """Call ``close`` when this process ends as a child of ``multiprocessing`` or as a worker of Celery."""
-    multiprocessing.util.Finalize(None, close, exitpriority=0)
+def call_at_end(close: Callable[[], object], priority: int = 0) -> None:
+    """Call ``close`` when this process ends as a child of ``multiprocessing`` or as a worker of Celery. What has a
+    higher ``priority`` is called first in the former; in the latter, what was passed first."""
+    multiprocessing.util.Finalize(None, close, exitpriority=priority)
     # A worker of Celery has imported this module already; other processes do not need it.
     worker_ends = getattr(sys.modules.get("celery.signals"), "worker_process_shutdown", None)
     if worker_ends is not None:

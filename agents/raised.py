@@ -12,9 +12,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Self, cast
 
 from headrace.agents.json_form import JsonForm, TooLarge
+from headrace.agents.masking.masker import EventMask
 
 MAX_CHARACTERS: Final = 1_000
 """Longest text of an exception."""
+
+MAX_MASKED: Final = 65_536
+"""Longest argument of an exception that is masked, in characters; of a longer one only the length is shown."""
 
 type_name = cast(Callable[[type], str], type.__dict__["__name__"].__get__)
 """Returns the name of a class, whatever its metaclass defines."""
@@ -41,24 +45,35 @@ class Raised(NamedTuple):
             kind, _arguments(error), _file(cast(OSError, error)) if issubclass(kind, OSError) else None, is_result
         )
 
-    def plain(self) -> dict[str, str] | str:
-        """Return a text of up to ``MAX_CHARACTERS``, or ``{"error": TYPE, "message": TEXT}`` for a tool's result."""
-        name, message = type_name(self.kind)[:MAX_CHARACTERS], self._message()
+    def plain(self, mask: EventMask | None = None) -> dict[str, str] | str:
+        """Return a text of up to ``MAX_CHARACTERS``, or ``{"error": TYPE, "message": TEXT}`` for a tool's result.
+
+        ``mask``: hides parts of the text, before it is cut: of half an address the mask would recognise nothing.
+        """
+        name, message = type_name(self.kind)[:MAX_CHARACTERS], self._message(mask)
         text = (f"{name}: {message}" if message else name)[:MAX_CHARACTERS]
         return {"error": name, "message": text} if self.is_result else text
 
-    def _message(self) -> str:
+    def _message(self, mask: EventMask | None) -> str:
         arguments = self.arguments
         if issubclass(self.kind, OSError) and len(arguments) == 2 and type(arguments[0]) is int:
-            about = "" if self.file is None else f": {_shown(self.file)}"
-            return f"[Errno {_shown(arguments[0])}] {_shown(arguments[1])}{about}"
-        return ", ".join(_shown(argument) for argument in arguments[:MAX_CHARACTERS])
+            about = "" if self.file is None else f": {_shown(self.file, mask)}"
+            return f"[Errno {_shown(arguments[0], mask)}] {_shown(arguments[1], mask)}{about}"
+        shown, length = list[str](), 0
+        for argument in arguments:
+            shown.append(_shown(argument, mask))
+            length += len(shown[-1]) + 2
+            if length > MAX_CHARACTERS:
+                break
+        return ", ".join(shown)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, mask: EventMask | None) -> str:
     if type(value) is str:
-        return value[:MAX_CHARACTERS]
+        if mask is None:
+            return value[:MAX_CHARACTERS]
+        return mask.text(value) if len(value) <= MAX_MASKED else f"<{len(value):,} characters>"
     try:
-        return JsonForm(MAX_CHARACTERS).text(value)
+        return JsonForm(MAX_CHARACTERS if mask is None else MAX_MASKED, mask).text(value)
     except TooLarge:
         return f"<{type_name(type(value))[:MAX_CHARACTERS]}>"

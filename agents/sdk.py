@@ -8,29 +8,44 @@
         t.end(answer="in stock", outcome=1.0)
 
 Sync and async code use the same calls (``async with`` works too), because no call blocks: it appends the event to a
-bounded queue, and a background thread does the rest. After construction nothing raises into the agent. Lost events are
-counted by reason in ``headrace.stats`` and in the topic ``sdk-stats``, and appear downstream as gaps in the sequence.
-Create one ``Headrace`` per process.
+bounded queue. A background thread sends events to Kafka and, while Kafka is away, writes them to disk
+(:mod:`headrace.agents.outbox`). After construction nothing raises into the agent. Lost events are counted by reason in
+``headrace.stats`` and in the topic ``sdk-stats``, and appear downstream as gaps in the sequence. Create one
+``Headrace`` per process.
 """
 
 import asyncio
 import atexit
-import functools
-import inspect
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar
 
 from opentelemetry.context import get_current
 
-from headrace.agents.counters import LOG_THREAD_NAME, DropReason, SdkCounters
-from headrace.agents.identifier import BadIdentifier
+from headrace.agents.adapters.clients import Client, wrap
+from headrace.agents.adapters.gateway_session import GatewaySession, is_session_name
+from headrace.agents.adapters.mcp import has_tools
+from headrace.agents.adapters.mcp import record_tools as record_tool_calls_of
+from headrace.agents.adapters.recorder import Quietly, Recorder
+from headrace.agents.consent import UNRECORDED, Consent, consent_of
+from headrace.agents.counters import LOG_THREAD_NAME, Alteration, DropReason, SdkCounters
+from headrace.agents.decorators import record_tool_calls, record_trajectories, task_of
+from headrace.agents.encoding import Note
+from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
+from headrace.agents.identifier import MAX_CHARACTERS, BadIdentifier, identifier
+from headrace.agents.masking.masker import masked_identifier
+from headrace.agents.masking.settings import Masking
 from headrace.agents.raised import type_name
-from headrace.agents.sender import CLOSE_S, Sender, SenderConfig
+from headrace.agents.sender import CLOSE_S, Sender
+from headrace.agents.sender_config import SPOOL_BYTES, SenderConfig
+from headrace.agents.spool_folder import default_folder
+from headrace.agents.streamed import Call
 from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory, snapshot, text_of
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
 from headrace.schemas.topics import FEEDBACK
@@ -40,6 +55,12 @@ R = TypeVar("R")
 
 KAFKA_VARIABLE = "HEADRACE_KAFKA"
 """Environment variable with the Kafka address, for programs that do not specify one."""
+
+DEFAULT_RUN = "default"
+"""The run of trajectories for which none is given."""
+
+MAX_TOKEN_S = 10 * 366 * 86_400
+"""Longest validity of a feedback token, in seconds: ten years."""
 
 _OPEN: "dict[int, weakref.ref[Headrace]]" = {}
 """Instances that are not closed. A dict, because it can be copied in one step while other threads add to it."""
@@ -53,9 +74,15 @@ class Headrace:
         bootstrap: str | None = None,
         *,
         source: str,
+        consent: Consent | str | bool = Consent.TRAIN,
+        sample_rate: float = 1.0,
+        masking: Masking | None = None,
+        feedback_secret: str | bytes | None = None,
         queue_size: int = 10_000,
         queue_bytes: int = 64 * 1024 * 1024,
         max_event_bytes: int = 1024 * 1024,
+        spool_folder: str | os.PathLike[str] | None = None,
+        spool_bytes: int = SPOOL_BYTES,
         flush_deadline_s: float = 5.0,
         stats_interval_s: float = 10.0,
         kafka_options: Mapping[str, Any] | None = None,
@@ -63,10 +90,15 @@ class Headrace:
         """Open no connection yet: the first event starts the background thread.
 
         ``bootstrap``: Kafka address, ``host:port``, several separated by commas; default: the environment variable
-        ``HEADRACE_KAFKA``. ``source``: name of this program in every event. ``queue_size``, ``queue_bytes``: limits of
-        the events that wait while the broker is unavailable. ``flush_deadline_s``: longest delay of the program's exit.
-        ``kafka_options``: further settings of the aiokafka producer, such as ``security_protocol``. Raises
-        ``ValueError`` for invalid settings.
+        ``HEADRACE_KAFKA``. ``source``: name of this program in every event. ``consent``: what may be done with
+        trajectories that say nothing else. ``sample_rate``: share of the trajectories that is recorded, above 0 and at
+        most 1. ``masking``: what is hidden in all texts before they are sent or written to disk; ``None``: nothing.
+        ``feedback_secret``: secret of the gateway's ids, for :meth:`create_feedback_token`. ``queue_size``,
+        ``queue_bytes``: limits of the events that wait in memory. ``spool_folder``: folder for events that wait on disk
+        while the broker is unavailable, also after the program has ended; default: ``headrace/spool`` in
+        ``$XDG_STATE_HOME`` or ``~/.local/state``. ``spool_bytes``: limit of that folder; 0 turns it off.
+        ``flush_deadline_s``: longest delay of the program's exit. ``kafka_options``: further settings of the aiokafka
+        producer, such as ``security_protocol``. Raises ``ValueError`` for invalid settings.
         """
         address = bootstrap or os.environ.get(KAFKA_VARIABLE, "")
         if not address:
@@ -88,6 +120,13 @@ class Headrace:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
+        default = consent_of(consent)
+        if default is None:
+            raise ValueError(f"consent is {consent!r}: expected one of {', '.join(Consent)}")
+        if not 0 < sample_rate <= 1:
+            raise ValueError(f"sample_rate is {sample_rate}: expected more than 0 and at most 1")
+        if spool_bytes < 0:
+            raise ValueError(f"spool_bytes is {spool_bytes}: expected at least 0, which turns the spool off")
         if flush_deadline_s < 0 or stats_interval_s <= 0:
             raise ValueError("flush_deadline_s must be 0 or more, stats_interval_s more than 0")
         self._config = SenderConfig(
@@ -96,10 +135,27 @@ class Headrace:
             queue_size=queue_size,
             queue_bytes=queue_bytes,
             max_event_bytes=max_event_bytes,
+            spool_folder=default_folder() if spool_folder is None else Path(spool_folder),
+            spool_bytes=spool_bytes,
             flush_deadline_s=flush_deadline_s,
             stats_interval_s=stats_interval_s,
             kafka_options=kafka_options or {},
+            masking=masking,
         )
+        is_usual = sample_rate == 1 and default is not Consent.UNRECORDED
+        self._terms: tuple[Consent, bool, float, bool] = (
+            default,
+            default is Consent.TRAIN,
+            float(sample_rate),
+            is_usual,
+        )
+        """Consent, whether it allows training, share that is recorded, and whether thus every trajectory is recorded.
+        """
+        self._stream_limit = max_event_bytes // 2
+        self._sealer: Sealer | None = None
+        if feedback_secret is not None:
+            secret = feedback_secret.encode() if isinstance(feedback_secret, str) else feedback_secret
+            self._sealer = Sealer([secret])
         self._sender = Sender(self._config, SdkCounters())
         self._inherited: list[Sender] = []
         key = id(self)
@@ -114,13 +170,13 @@ class Headrace:
         group_size: int | None = None,
         cohort_key: str | None = None,
         harness_version: str = "",
-        run: str = "default",
+        run: str = DEFAULT_RUN,
         role: Role | str = Role.TRAINABLE,
         purpose: Purpose | str = Purpose.TRAIN,
         parent_trajectory_id: str | None = None,
-        consent: bool = True,
+        consent: Consent | str | bool | None = None,
         tenant: str | None = None,
-        sample_rate: float = 1.0,
+        sample_rate: float | None = None,
         task: dict[str, Any] | None = None,
         trajectory_id: str | None = None,
         **extra: Any,
@@ -131,7 +187,20 @@ class Headrace:
         ``trajectory_id`` is a new UUIDv7. Identifiers are texts of 1 to 512 characters; numbers and UUIDs are converted
         to text. With any other identifier the trajectory is not recorded: the argument is logged, and the trajectory's
         events are counted as dropped (``bad_identifier``).
+
+        ``consent``: a :class:`~headrace.agents.consent.Consent` or its text; ``None``: this object's. ``sample_rate``:
+        share of such trajectories that is recorded, decided by the hash of the id; ``None``: this object's. With
+        ``parent_trajectory_id``, a trajectory is recorded if its parent is. Nothing of an unrecorded trajectory is
+        sent, which is no loss and not counted as one.
         """
+        allowed: Consent | None
+        if consent is None and sample_rate is None:
+            allowed, may_train, rate, is_usual = self._terms
+        else:
+            allowed = self._terms[0] if consent is None else consent_of(consent)
+            may_train = allowed is Consent.TRAIN
+            rate = self._terms[2] if sample_rate is None else sample_rate
+            is_usual = False
         fields = {
             "task_id": task_id,
             "group_id": group_id,
@@ -143,13 +212,21 @@ class Headrace:
             "role": role,
             "purpose": purpose,
             "parent_trajectory_id": parent_trajectory_id,
-            "consent": consent,
+            "consent": may_train,
             "tenant": tenant,
-            "sample_rate": sample_rate,
+            "sample_rate": rate,
             "task": {} if task is None else snapshot(task, self._config.max_event_bytes),
             **extra,
         }
-        return open_trajectory(self._sender, fields, trajectory_id)
+        # The usual case, spelled out: calls of is_plain would take a third of the time of this method.
+        is_checked = (
+            (type(task_id) is str and 0 < len(task_id) <= MAX_CHARACTERS and task_id.isascii())
+            and (type(agent) is str and 0 < len(agent) <= MAX_CHARACTERS and agent.isascii())
+            and (run is DEFAULT_RUN and group_id is None and cohort_key is None and tenant is None)
+            and (parent_trajectory_id is None and trajectory_id is None)
+            and is_usual
+        )
+        return open_trajectory(self._sender, fields, trajectory_id, consent=allowed, is_checked=is_checked)
 
     def current(self) -> Trajectory:
         """The trajectory of the innermost ``with`` around the running code, in its task or thread.
@@ -162,68 +239,76 @@ class Headrace:
     def traced(
         self, *, agent: str, task_id: Callable[..., str] | str | None = None, **start: Any
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: every call of the function, sync or async, is a trajectory, which ``current()`` returns inside.
+        """Decorator: every call of the function is a trajectory, which ``current()`` returns inside. Its answer is what
+        the function returns, unless the function calls ``end`` itself.
+
+        Coroutine functions, generator functions and asynchronous generator functions are recorded, too. A generator's
+        stream passes through unchanged; the trajectory begins when the first item is requested and ends with the
+        stream, with its leading items as the answer. If the reader stops earlier, it ends as aborted.
 
         ``task_id``: the task, or a function that returns it for the call's arguments; default: the function's name.
-        ``start`` as in :meth:`trajectory`. Raises ``TypeError`` for a generator function: its body runs after the call.
+        ``start`` as in :meth:`trajectory`.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            _refuse_generators(function, "headrace.trajectory(...)")
+            def begin(call: Call) -> Trajectory:
+                return self.trajectory(task_id=task_of(function, task_id, call), agent=agent, **start)
 
-            def begin(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Trajectory:
-                return self.trajectory(task_id=_task(function, task_id, arguments, keywords), agent=agent, **start)
-
-            if inspect.iscoroutinefunction(function):
-
-                @functools.wraps(function)
-                async def run_async(*arguments: P.args, **keywords: P.kwargs) -> Any:
-                    with begin(arguments, keywords):
-                        return await function(*arguments, **keywords)
-
-                return cast(Callable[P, R], run_async)
-
-            @functools.wraps(function)
-            def run(*arguments: P.args, **keywords: P.kwargs) -> R:
-                with begin(arguments, keywords):
-                    return function(*arguments, **keywords)
-
-            return run
+            return record_trajectories(function, begin, self._stream_limit)
 
         return decorate
 
     def tool(self, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: every call of the function, sync or async, is a tool call of the current trajectory.
+        """Decorator: every call of the function is a tool call of the current trajectory.
 
-        ``name`` defaults to the function's name. Raises ``TypeError`` for a generator function.
+        ``name`` defaults to the function's name. Coroutine functions, generator functions and asynchronous generator
+        functions are recorded, too. A generator's stream passes through unchanged; the call begins when the first item
+        is requested, and its result are the leading items: texts joined, others as a list.
         """
         if callable(name):
             raise TypeError("write @headrace.tool(), with parentheses")
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            _refuse_generators(function, "t.tool(...)")
-            title = name or _name(function)
-            parameters = _positional(function)
-
-            if inspect.iscoroutinefunction(function):
-
-                @functools.wraps(function)
-                async def call_async(*arguments: P.args, **keywords: P.kwargs) -> Any:
-                    with self.current().tool(title, _named(parameters, arguments, keywords)) as call:
-                        call.result = await function(*arguments, **keywords)
-                    return call.result
-
-                return cast(Callable[P, R], call_async)
-
-            @functools.wraps(function)
-            def call_sync(*arguments: P.args, **keywords: P.kwargs) -> R:
-                with self.current().tool(title, _named(parameters, arguments, keywords)) as call:
-                    result = call.result = function(*arguments, **keywords)
-                return result
-
-            return call_sync
+            return record_tool_calls(function, name, self.current, self._stream_limit)
 
         return decorate
+
+    def wrap(self, client: Client, *, agent: str = "client", record_tools: bool = True) -> Client:
+        """Record the calls of a client of OpenAI or Anthropic, synchronous or not, or the tool calls of a session or
+        client of MCP, and return it. Answers and streams reach the caller unchanged.
+
+        A call belongs to the trajectory around it; outside of any, a model call belongs to one of ``agent`` that is
+        opened for its conversation, and a tool call is dropped (``no_trajectory``). What goes through the capture
+        gateway is not recorded a second time. ``record_tools``: whether tool calls are recorded from the conversation;
+        ``False`` if the program records them itself. Raises ``TypeError`` for any other object.
+        """
+        if has_tools(client):
+            record_tool_calls_of(client, self.current, Quietly(lambda: self._sender.counters))
+            return client
+        return wrap(client, self.recorder(agent=agent, record_tools=record_tools))
+
+    def recorder(self, *, agent: str, record_tools: bool) -> Recorder:
+        """Return what records model calls for an adapter; arguments as in :meth:`wrap`."""
+        return Recorder(self.trajectory, lambda: self._sender.counters, agent=agent, record_tools=record_tools)
+
+    def gateway_session(self, session_id: str | None = None) -> GatewaySession:
+        """Name a session of the capture gateway: calls of wrapped clients inside its ``with`` belong to it.
+
+        The gateway records them; nothing else inside is sent, except feedback. ``session_id``: printable ASCII of
+        at most 160 characters, unique to the conversation; default: a new one.
+        """
+        named = self._sender.new_id()
+        if session_id is not None:
+            try:
+                given = identifier(session_id, "session_id")
+                if not is_session_name(given):
+                    raise BadIdentifier(
+                        f"session_id is {given[:40]!a}: expected printable ASCII, 160 characters at most"
+                    )
+                named = given
+            except BadIdentifier as error:
+                self._sender.counters.alter(Alteration.IDENTIFIER, f"{error}. A generated one replaces it")
+        return GatewaySession(self._sender, named, self.feedback)
 
     def feedback(
         self,
@@ -237,11 +322,14 @@ class Headrace:
     ) -> None:
         """Send feedback on a trajectory, at any time after it began and from any process.
 
-        Without a valid trajectory id and signal, or with a ``value`` that is not a finite number, nothing is sent; the
-        loss is counted (``bad_identifier``, ``invalid``) and logged.
+        Feedback on a trajectory that is not recorded is not sent. Without a valid trajectory id and signal, or with a
+        ``value`` that is not a finite number, nothing is sent; the loss is counted (``bad_identifier``, ``invalid``)
+        and logged.
         """
         sender = self._sender
         try:
+            if type(trajectory_id) is str and trajectory_id.startswith(UNRECORDED):
+                return
             if sender.refusal is not None:
                 sender.counters.drop(sender.refusal, FeedbackGiven.TYPE)
                 return
@@ -253,9 +341,44 @@ class Headrace:
         except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
+    def create_feedback_token(self, trajectory_id: str, *, expires_in_s: float, tenant: str = "") -> str:
+        """Return a token with which a browser may give feedback on one trajectory, and do nothing else, through the
+        gateway's ``POST /feedback/{token}``. It needs no connection.
+
+        ``expires_in_s``: how long the token is valid, in seconds. ``tenant``: tenant of the trajectory. Raises
+        ``ValueError`` without ``feedback_secret``, and for an id, a tenant or a time that is not valid.
+        """
+        if self._sealer is None:
+            raise ValueError("there is no secret for feedback tokens: pass Headrace(..., feedback_secret=...)")
+        if not 0 < expires_in_s <= MAX_TOKEN_S:
+            raise ValueError(f"expires_in_s is {expires_in_s}: expected more than 0 and at most {MAX_TOKEN_S:,} s")
+        about, owner = identifier(trajectory_id, "trajectory_id"), tenant and identifier(tenant, "tenant")
+        if self._config.masking is not None:  # a token is as public as an event
+            about, owner = (masked_identifier(self._config.masking, each) for each in (about, owner))
+        return self._sealer.feedback_token(FeedbackTarget(owner, about), int(time.time() + expires_in_s))
+
+    @property
+    def terms(self) -> tuple[Consent, float]:
+        """What may be done with trajectories that say nothing else, and the share of them that is recorded."""
+        return self._terms[0], self._terms[2]
+
+    def send(self, notes: Iterable[Note]) -> None:
+        """Queue complete events, which an adapter has made of what another library recorded. Never raises; the adapter
+        decides which trajectories are recorded."""
+        sender = self._sender
+        for note in notes:
+            if sender.refusal is None:
+                sender.put(note)
+            else:
+                sender.counters.drop(sender.refusal, note.model.TYPE)
+
+    def count_drop(self, reason: DropReason, why: object) -> None:
+        """Count and log what an adapter could not make an event of."""
+        self._sender.counters.drop(reason, why)
+
     @property
     def stats(self) -> SdkStatsReported:
-        """Number of events that this process emitted, sent, queued and dropped (by reason)."""
+        """Number of events that this process emitted, sent, queued, has on disk and dropped (by reason)."""
         return self._sender.stats()
 
     def flush(self, deadline_s: float | None = None) -> bool:
@@ -267,7 +390,8 @@ class Headrace:
         return await asyncio.to_thread(self.flush, deadline_s)
 
     def close(self, deadline_s: float | None = None) -> bool:
-        """Flush and end the background thread; further events are dropped (``closed``).
+        """Flush and end the background thread; further events are dropped (``closed``). What could not be sent goes to
+        disk, for the next process; then this returns ``False``, too.
 
         Called automatically at exit, but not if a signal ends the process: handle SIGTERM (``sys.exit``) for that.
         """
@@ -300,53 +424,8 @@ class Headrace:
         # The parent's handles must not emit events in the child, too. The old sender is kept: collecting it would run
         # the destructors of connections that the parent still uses.
         old.refusal, old.counters = DropReason.FORKED, self._sender.counters
+        old.forget()
         self._inherited.append(old)
-
-
-def _refuse_generators(function: Callable[..., Any], instead: str) -> None:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function!r} is a generator: its body runs after the call. Use `with {instead}` inside it")
-
-
-def _name(function: Callable[..., Any]) -> str:
-    try:
-        return str(getattr(function, "__name__", type_name(type(function))))
-    except Exception:  # noqa: BLE001 - a callable of the host may raise on any access
-        return type_name(type(function))
-
-
-def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of positional arguments; none if the function has no signature, like many functions in C."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        parameters = inspect.signature(function).parameters
-    except Exception:  # noqa: BLE001 - ValueError if there is none, any error if the host's code computes it
-        return ()
-    return tuple(name for name, each in parameters.items() if each.kind in kinds)
-
-
-def _named(parameters: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name, without ``self`` and ``cls``."""
-    named = dict(zip(parameters, arguments, strict=False)) | keywords
-    if len(arguments) > len(parameters):
-        named["*"] = arguments[len(parameters) :]
-    if parameters and parameters[0] in ("self", "cls"):
-        named.pop(parameters[0], None)
-    return named
-
-
-def _task(
-    function: Callable[..., Any],
-    task_id: Callable[..., str] | str | None,
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
-) -> str:
-    if not callable(task_id):
-        return task_id or _name(function)
-    try:
-        return task_id(*arguments, **keywords)
-    except Exception as error:  # noqa: BLE001 - a failure to name the task must not fail the host's call
-        return f"unnamed ({type_name(type(error))})"
 
 
 def _open() -> list[Headrace]:

@@ -1,6 +1,6 @@
 """The background thread between the host and Kafka: a bounded queue in, acknowledged records out.
 
-    host thread: put(note) ──deque──▶ sender thread: encode ──▶ EventDelivery ──▶ broker
+    host thread: put(note) ──deque──▶ sender thread: encode ──▶ Outbox ──▶ EventDelivery ──▶ broker
 
 The host's thread only appends to the queue. Validation, serialisation and all I/O run on the sender's thread, in an
 event loop of its own.
@@ -12,30 +12,33 @@ while the same thread is inside them.
 import asyncio
 import itertools
 import logging
+import os
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from time import time_ns
 
 from aiokafka.errors import KafkaError
 
 from headrace.agents.client_log import THREAD_NAME, limit_client_log
 from headrace.agents.counters import LOG, Alteration, DropReason, SdkCounters
-from headrace.agents.delivery import EventDelivery
+from headrace.agents.delivery import EventDelivery, Ticket
 from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note
 from headrace.agents.json_form import LABEL, TooLarge
+from headrace.agents.masking.masker import Masker
+from headrace.agents.outbox import Outbox
 from headrace.agents.process_end import call_at_end
+from headrace.agents.sender_config import SenderConfig
 from headrace.agents.sender_loop import GATES, Gate, SenderLoop, place_of
+from headrace.agents.spool import Spool
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import SdkStatsReported
-from headrace.schemas.ids import uuid7
+from headrace.schemas.ids import uuid7, uuid7_of, uuid7_tail
 from headrace.schemas.topics import SDK_STATS
 from headrace.schemas.wire import encode
 
@@ -48,6 +51,9 @@ IDLE_MIN_S, IDLE_MAX_S = 0.005, 0.1
 POLL_S = 0.005
 """Pause between checks whether a flush is complete."""
 
+TAILS = 64
+"""Random parts of IDs that are drawn in advance: a new one costs the host 1-2 µs."""
+
 STATS_S = 1.0
 """Longest wait for the acknowledgement of a statistics record."""
 
@@ -57,44 +63,30 @@ CLOSE_S = 6.0
 STALLED_S = 30.0
 """A thread that has not waited for I/O for this many seconds is stalled, which is logged."""
 
+STALL_MASK = 63
+"""The host's thread checks for that when the number of waiting events is a multiple of 64."""
+
 RESTART_S = 1.0
 """Pause before the thread's work restarts after a failure; it doubles with each failure, up to a minute."""
 
 START_AGAIN_S = 1.0
 """Pause between two attempts to start the thread."""
 
+FINISH_S = 2.0
+"""Longest time for encoding what is left in the queue at the end, before it is spooled."""
+
 NEVER_QUEUED = {
     DropReason.QUEUE_FULL,
+    DropReason.SPOOL_FULL,
     DropReason.AFTER_END,
     DropReason.BAD_IDENTIFIER,
+    DropReason.BAD_CONSENT,
     DropReason.NO_TRAJECTORY,
     DropReason.FORKED,
     DropReason.CLOSED,
     DropReason.INTERNAL,
 }
 """Reasons for which an event is dropped on the host's thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class SenderConfig:
-    """Settings of the sender."""
-
-    bootstrap: str
-    """Kafka address, ``host:port``, several separated by commas."""
-    source: str
-    """Name of the emitting program: ``ce_source``, and the key of its statistics."""
-    queue_size: int = 10_000
-    """Largest number of waiting events, encoded or not, in addition to the one that is being encoded."""
-    queue_bytes: int = 64 * 1024 * 1024
-    """Largest total size of waiting encoded events, in bytes."""
-    max_event_bytes: int = 1024 * 1024
-    """Size of the largest event in bytes, serialised."""
-    flush_deadline_s: float = 5.0
-    """Longest wait for the final flush."""
-    stats_interval_s: float = 10.0
-    """Seconds between two records in ``sdk-stats``."""
-    kafka_options: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of the aiokafka producer: security, timeouts."""
 
 
 class Sender:
@@ -106,29 +98,43 @@ class Sender:
         self.refusal: DropReason | None = None
         """Reason for which all further events are dropped; ``None`` while open."""
         self._queue: deque[NoteFields] = deque()
-        self._limit = config.queue_size
-        self._delivery = EventDelivery(config.bootstrap, config.kafka_options, counters)
+        self._room = config.queue_size
+        self._gate = Gate()
+        self._delivery = EventDelivery(config.bootstrap, config.kafka_options, counters, self._resolved)
+        self._outbox = self._new_outbox()
+        self._masker = None if config.masking is None else Masker(config.masking)
         self._tickets = itertools.count()
         self._taken = 0
+        self._refused_by_encoder = 0
+        self._tails: deque[str] = deque()
+        self._draw()
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
         self._running: dict[str, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
         self._start_again_at = 0.0
         self._closes_at_exit = False
-        self._gate = Gate()
         self._stall_logged_at = 0.0
+
+    def new_id(self) -> str:
+        """Return a new UUIDv7. Its random part was drawn by the sender's thread, if that has been able to."""
+        try:
+            tail = self._tails.popleft()
+        except IndexError:
+            return uuid7()
+        return uuid7_of(time_ns() // 1_000_000, tail)
 
     def put(self, note: NoteFields) -> None:
         """Queue the fields of a :class:`Note`, or count them as dropped. Never blocks; callable from any thread."""
         queue = self._queue
-        if len(queue) + self._delivery.pending >= self._limit:
+        if len(queue) >= self._room:
             self._check_for_stall()
-            self.counters.drop(DropReason.QUEUE_FULL, f"{self._limit} events wait for {self.config.bootstrap}")
+            reason = DropReason.SPOOL_FULL if self._outbox.is_full else DropReason.QUEUE_FULL
+            self.counters.drop(reason, f"{self.config.queue_size} events wait in memory for {self.config.bootstrap}")
             return
         queue.append(note)
         if not self._running:
             self._start()
-        elif self._gate.busy_since:
+        elif not len(queue) & STALL_MASK:
             self._check_for_stall()
 
     def stats(self) -> SdkStatsReported:
@@ -136,11 +142,14 @@ class Sender:
         thread."""
         dropped = self.counters.dropped()
         never_queued = sum(count for reason, count in dropped.items() if reason in NEVER_QUEUED)
-        waiting = len(self._queue)
+        waiting, outbox = len(self._queue), self._outbox
         return SdkStatsReported(
-            emitted=self._taken + waiting + never_queued,
+            emitted=self._taken + waiting + never_queued - self._refused_by_encoder,
             sent=self._delivery.sent,
-            queued=waiting + self._delivery.pending,
+            queued=waiting + self._delivery.pending + len(outbox.behind),
+            spooled=outbox.spooled,
+            replayed=outbox.replayed,
+            adopted=outbox.adopted,
             dropped=dropped,
             altered=self.counters.altered(),
         )
@@ -161,8 +170,8 @@ class Sender:
             return False
 
     def close(self, timeout_s: float) -> bool:
-        """Refuse further events, flush, send the final statistics and end the thread; return ``False`` if events were
-        left unsent."""
+        """Refuse further events, flush, send the final statistics, spool what was not sent and end the thread; return
+        ``False`` if events were left unsent."""
         if self.refusal is not None:
             return True
         self.refusal = DropReason.CLOSED
@@ -171,10 +180,11 @@ class Sender:
         if thread is not None and loop is not None and thread.is_alive():
             loop.call_soon_threadsafe(self._stop.set)
             thread.join(CLOSE_S)
-        left = len(self._queue) + self._delivery.pending
+        left = len(self._queue) + self._delivery.pending + len(self._outbox.behind)
         if left:
             self._taken += len(self._queue)
             self._queue.clear()
+            self._outbox.behind.clear()
             self._delivery.pending = 0
             self.counters.drop(
                 DropReason.UNSENT_AT_CLOSE,
@@ -184,6 +194,39 @@ class Sender:
         self.counters.wait_until_logged(CLOSE_S)
         self.counters.log_counts(all_reasons=True)
         return complete and not left
+
+    def forget(self) -> None:
+        """Give up what belongs to the parent, in a forked child: files, and parts of IDs that it will use."""
+        self._tails.clear()
+        self._outbox.forget()
+
+    def _new_outbox(self) -> Outbox:
+        config, spool = self.config, None
+        if config.spool_folder is not None and config.spool_bytes:
+            spool = Spool(
+                config.spool_folder,
+                config.spool_bytes,
+                config.cluster,
+                lambda path, loss: self._outbox.count_loss(path, loss),
+                sync=self._sync,
+            )
+        return Outbox(self._delivery, spool, self.counters, config.queue_size, config.queue_bytes)
+
+    def _resolved(self, ticket: Ticket) -> None:
+        self._outbox.resolve(ticket)
+        self._count_room()
+
+    def _count_room(self) -> None:
+        """Count how many events the queue may hold: once here, and not by the host's thread with every event."""
+        self._room = self.config.queue_size - self._delivery.pending - len(self._outbox.behind)
+
+    def _sync(self, file: int) -> None:
+        """fsync on the sender's thread: a wait, during which the process may fork."""
+        self._gate.leave()
+        try:
+            os.fsync(file)
+        finally:
+            self._gate.enter()
 
     def _check_for_stall(self) -> None:
         """Log the position of a stalled thread, once a minute; called by the host's threads."""
@@ -264,6 +307,9 @@ class Sender:
             await asyncio.gather(stop, *work, return_exceptions=True)
         for task in done - {stop}:
             task.result()  # none of them ends normally: this raises its error
+        self._spool_the_rest()
+        if self._masker is not None:
+            self._masker.calls.close()
 
     async def _encode(self) -> None:
         """Move notes from the queue to the delivery, in order."""
@@ -272,20 +318,43 @@ class Sender:
             if self._queue:
                 for _ in range(min(CHUNK, len(self._queue))):
                     self._take(Note(*self._queue.popleft()))
+                    self._count_room()
                 pause = IDLE_MIN_S
+                self._draw()
+                self._tick()
                 await asyncio.sleep(0)
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
                 self._wake.clear()
+                self._draw()
+                self._tick()
                 pause = min(2 * pause, IDLE_MAX_S)
+
+    def _tick(self) -> None:
+        self._outbox.tick()
+        self._count_room()
+
+    def _draw(self) -> None:
+        """Draw the random parts of new IDs, so that the host's thread need not."""
+        while len(self._tails) < TAILS:
+            self._tails.append(uuid7_tail())
+
+    def _spool_the_rest(self) -> None:
+        """Write everything that was not acknowledged to the spool, if there is one, when nothing else runs any more."""
+        if not self._outbox.has_spool:
+            return
+        deadline = time.monotonic() + FINISH_S
+        while self._queue and time.monotonic() < deadline:
+            self._take(Note(*self._queue.popleft()))
+        self._outbox.finish()
 
     def _take(self, note: Note) -> None:
         self._taken += 1
         ticket = next(self._tickets)
         try:
-            message, altered, described = encode_note(note, self.config.source, self.config.max_event_bytes)
+            encoded = encode_note(note, self.config.source, self.config.max_event_bytes, self._masker)
         except TooLarge:
             self.counters.drop(DropReason.OVERSIZE, f"{note.model.TYPE} over {self.config.max_event_bytes} bytes")
             return
@@ -295,18 +364,24 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
             self.counters.drop(DropReason.INTERNAL, f"{note.model.TYPE}: {error!r}")
             return
-        for kind, values in altered.items():
-            why = f"{note.model.TYPE} contains a {described}, which is not read" if kind == LABEL else note.model.TYPE
-            self.counters.alter(Alteration(kind), why, values=values)
-        if self._delivery.pending_bytes + len(message.value) > self.config.queue_bytes:
-            self.counters.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
+        message = encoded.message
+        for kind, values in encoded.altered.items():
+            why = f" contains a {encoded.described}, which is not read" if kind == LABEL else ""
+            self.counters.alter(Alteration(kind), note.model.TYPE + why, values=values)
+        if encoded.failure:
+            self.counters.alter(Alteration.MASKING_FAILED, f"{note.model.TYPE}: {encoded.failure}")
+        if self._delivery.pending_bytes + self._outbox.behind_bytes + len(message.value) <= self.config.queue_bytes:
+            self._outbox.offer(ticket, note.topic, message)
+        elif self._outbox.is_full:
+            self._refused_by_encoder += 1
+            self.counters.drop(DropReason.SPOOL_FULL, f"spool_bytes is {self.config.spool_bytes}")
         else:
-            self._delivery.offer(ticket, note.topic, message)
+            self.counters.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
 
     async def _wait_until_flushed(self, deadline: float) -> bool:
         last = self._taken + len(self._queue) - 1
         self._wake.set()
-        while self._taken <= last or not self._delivery.resolved_up_to(last):
+        while self._taken <= last or not self._outbox.resolved_up_to(last):
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(POLL_S)
@@ -332,7 +407,7 @@ class Sender:
             id=uuid7(),
             type=SdkStatsReported.TYPE,
             source=source,
-            time_ms=time.time_ns() // 1_000_000,
+            time_ms=time_ns() // 1_000_000,
             subject=source,
         )
         message = encode(self.stats(), key=source, envelope=envelope)

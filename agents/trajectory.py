@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from opentelemetry.context import get_current
 
+from headrace.agents.consent import UNRECORDED, Consent, consent_of, is_recorded
 from headrace.agents.counters import Alteration, DropReason
 from headrace.agents.encoding import HUGE
 from headrace.agents.identifier import BadIdentifier, identifier, is_plain
@@ -38,7 +39,6 @@ from headrace.schemas.events import (
     Usage,
     VersionSpan,
 )
-from headrace.schemas.ids import uuid7
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
 
@@ -53,6 +53,9 @@ OPTIONAL = ("group_id", "cohort_key", "run", "parent_trajectory_id", "tenant")
 
 _STATUSES = tuple(EndStatus)
 
+Terms = tuple[bool, str | None, float]
+"""Whether a trajectory may be trained on, its tenant, and the share of such trajectories that is recorded."""
+
 CURRENT: "ContextVar[Trajectory | None]" = ContextVar("headrace_trajectory", default=None)
 """The trajectory of the innermost ``with`` around the running code."""
 
@@ -63,32 +66,60 @@ class Trajectory:
     Thread-safe. It belongs to the process that opened it: after a fork, the child's events are dropped (``forked``).
     """
 
-    __slots__ = ("_calls", "_inside", "_items", "_numbers", "_outer", "_refusal", "_sender", "id", "model_calls")
+    __slots__ = (
+        "_calls",
+        "_inside",
+        "_items",
+        "_numbers",
+        "_outer",
+        "_refusal",
+        "_sender",
+        "_terms",
+        "id",
+        "model_calls",
+    )
 
-    def __init__(self, sender: Sender, trajectory_id: str, refusal: DropReason | None = None) -> None:
+    def __init__(
+        self,
+        sender: Sender,
+        trajectory_id: str,
+        refusal: DropReason | None = None,
+        terms: Terms = (False, None, 1.0),
+    ) -> None:
+        """``terms``: what its sub-agents inherit."""
         self.id = trajectory_id
         """Key of all its events."""
         self.model_calls = 0
         """Number of model calls so far."""
         self._sender = sender
         self._refusal = refusal
+        self._terms = terms
         self._items = sender.config.max_event_bytes
         self._numbers = itertools.count()
         self._calls = itertools.count(1)
         self._inside = False
         self._outer: Trajectory | None = None
 
-    def _note(self, model: type[Record], fields: dict[str, Any], extra: dict[str, Any]) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether its events are accepted: not after its end, nor if it could not be opened."""
+        return self._refusal is None
+
+    def place(self) -> int | None:
+        """Take a place in the order of events, for a model call that is noted later, even after the end; ``None`` if
+        nothing can be noted. Until then the place is a gap."""
+        return next(self._numbers) if self._refusal is None else None
+
+    def _note(self, model: type[Record], fields: dict[str, Any], place: int | None = None) -> None:
         sender = self._sender
         try:
-            refusal = self._refusal or sender.refusal
+            refusal = (self._refusal if place is None else None) or sender.refusal
             if refusal is not None:
                 sender.counters.drop(refusal, model.TYPE)
                 return
-            if extra:
-                fields.update(extra)
             # The number is taken before the queue is checked, so that a dropped event leaves a visible gap.
-            sender.put((EVENTS, self.id, next(self._numbers), time_ns(), get_current(), model, fields))
+            number = next(self._numbers) if place is None else place
+            sender.put((EVENTS, self.id, number, time_ns(), get_current(), model, fields))
         except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
@@ -107,9 +138,11 @@ class Trajectory:
         messages: list[dict[str, Any]] | None = None,
         latency_s: float | None = None,
         usage: Usage = _DEFAULT_USAGE,
+        place: int | None = None,
         **extra: Any,
     ) -> None:
-        """Record a model call and its answer; fields as in :class:`headrace.schemas.events.ModelCalled`."""
+        """Record a model call and its answer; fields as in :class:`headrace.schemas.events.ModelCalled`. ``place``: of
+        the call in the order of events, from :meth:`place`; ``None``: the next one."""
         self.model_calls += 1
         items = self._items
         fields = {
@@ -125,8 +158,9 @@ class Trajectory:
             "messages": snapshot(messages, items),
             "latency_s": latency_s,
             "usage": usage,
+            **extra,
         }
-        self._note(ModelCalled, fields, extra)
+        self._note(ModelCalled, fields, place)
 
     def tool(self, name: str, arguments: dict[str, Any] | None = None, *, call_id: str | None = None) -> "ToolCall":
         """Record a call of the tool ``name``: use it in a ``with`` around the call and set ``.result`` inside."""
@@ -141,13 +175,13 @@ class Trajectory:
     def pruned(self, pruned_ids: Sequence[str], tokens_before: int, tokens_after: int, **extra: Any) -> None:
         """Record that pieces of the context were removed."""
         ids = snapshot(pruned_ids, self._items)
-        fields = {"pruned_ids": ids, "tokens_before": tokens_before, "tokens_after": tokens_after}
-        self._note(ContextPruned, fields, extra)
+        fields = {"pruned_ids": ids, "tokens_before": tokens_before, "tokens_after": tokens_after, **extra}
+        self._note(ContextPruned, fields)
 
     def summarized(self, tokens_before: int, tokens_after: int, summary: str | None = None, **extra: Any) -> None:
         """Record that the context was replaced by ``summary``."""
-        fields = {"summary": summary, "tokens_before": tokens_before, "tokens_after": tokens_after}
-        self._note(ContextSummarized, fields, extra)
+        fields = {"summary": summary, "tokens_before": tokens_before, "tokens_after": tokens_after, **extra}
+        self._note(ContextSummarized, fields)
 
     def subagent(
         self, name: str, *, task_id: str, stage: int = 0, role: Role | str = Role.FROZEN, **start: Any
@@ -175,7 +209,7 @@ class Trajectory:
             self._sender.counters.alter(Alteration.END_STATUS, why)
             status, extra = EndStatus.FAILED, {"error": why} | extra
         fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **extra}
-        self._note(TrajectoryEnded, fields, {})
+        self._note(TrajectoryEnded, fields)
         self._refusal = self._refusal or DropReason.AFTER_END
 
     def __enter__(self) -> Self:
@@ -196,7 +230,7 @@ class Trajectory:
             if error is None:
                 self.end()
             else:
-                self.end(EndStatus.ABORTED if _is_abort(error) else EndStatus.FAILED, error=Raised.of(error))
+                self.end(EndStatus.ABORTED if is_abort(error) else EndStatus.FAILED, error=Raised.of(error))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -207,10 +241,19 @@ class Trajectory:
         self.__exit__(kind, error, trace)
 
 
+class UnrecordedTrajectory(Trajectory):
+    """A trajectory of which nothing is recorded."""
+
+    __slots__ = ()
+
+    def _note(self, model: type[Record], fields: dict[str, Any], place: int | None = None) -> None:
+        """Send nothing."""
+
+
 class ToolCall:
     """A tool call. A ``with`` block records the call and its return; an exception is recorded and propagates."""
 
-    __slots__ = ("_error_class", "_started", "_trajectory", "arguments", "call_id", "result", "tool")
+    __slots__ = ("_error_class", "_started", "_trajectory", "arguments", "call_id", "result", "stream", "tool")
 
     def __init__(self, trajectory: Trajectory, tool: str, arguments: dict[str, Any], call_id: str) -> None:
         self.tool = tool
@@ -218,6 +261,8 @@ class ToolCall:
         self.call_id = call_id
         self.result: Any = None
         """The tool's result: set it inside the ``with``."""
+        self.stream: dict[str, Any] | None = None
+        """For a result that was produced item by item: fields of :class:`headrace.schemas.events.Streamed`."""
         self._trajectory = trajectory
         self._error_class: ToolErrorClass | str | None = None
         self._started = 0.0
@@ -228,21 +273,27 @@ class ToolCall:
         self._error_class = error_class
         self.result = result
 
-    def _copied(self, value: Any) -> Any:
-        return snapshot(value, self._trajectory._items)
+    def already_returned(self) -> None:
+        """Record a call that is noted once its result is known, with an unknown latency."""
+        self.__enter__()
+        self._started = 0.0
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
-        fields = {"call_id": self.call_id, "tool": self.tool, "arguments": self._copied(self.arguments)}
-        self._trajectory._note(ToolCalled, fields, {})
+        trajectory = self._trajectory
+        arguments = snapshot(self.arguments, trajectory._items)
+        trajectory._note(ToolCalled, {"call_id": self.call_id, "tool": self.tool, "arguments": arguments})
         self._started = perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        latency_s = perf_counter() - self._started
-        result = self._copied(self.result)
-        if error is not None:
+        latency_s = perf_counter() - self._started if self._started else None
+        trajectory = self._trajectory
+        if error is None:
+            result = snapshot(self.result, trajectory._items)
+        else:
             self._error_class, result = _error_class(error), Raised.of(error, is_result=True)
         fields = {
             "call_id": self.call_id,
@@ -252,7 +303,9 @@ class ToolCall:
             "result": result,
             "latency_s": latency_s,
         }
-        self._trajectory._note(ToolReturned, fields, {})
+        if self.stream is not None:
+            fields["stream"] = self.stream
+        trajectory._note(ToolReturned, fields)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -273,12 +326,23 @@ class Subagent:
         self._parent = parent
         self._name = name
         self._stage = stage
-        fields = {"agent": name, "parent_trajectory_id": parent.id, **start}
-        self._sub = open_trajectory(parent._sender, fields)
+        may_train, tenant, sample_rate = parent._terms
+        own = consent_of(start.pop("consent", may_train))
+        if own is Consent.TRAIN and not may_train:  # a part of a trajectory cannot be given more than the whole
+            own = Consent.ANALYSE
+        fields = {
+            "agent": name,
+            "parent_trajectory_id": parent.id,
+            "tenant": tenant,
+            "sample_rate": sample_rate,
+            **start,
+            "consent": own is Consent.TRAIN,
+        }
+        self._sub = open_trajectory(parent._sender, fields, consent=own)
 
     def __enter__(self) -> Trajectory:
         fields = {"name": self._name, "sub_trajectory_id": self._sub.id, "stage": self._stage}
-        self._parent._note(SubagentStarted, fields, {})
+        self._parent._note(SubagentStarted, fields)
         return self._sub.__enter__()
 
     def __exit__(
@@ -287,7 +351,7 @@ class Subagent:
         self._sub.__exit__(kind, error, trace)
         status = EndStatus.COMPLETED
         if error is not None:
-            status = EndStatus.ABORTED if _is_abort(error) else EndStatus.FAILED
+            status = EndStatus.ABORTED if is_abort(error) else EndStatus.FAILED
         fields = {
             "name": self._name,
             "sub_trajectory_id": self._sub.id,
@@ -295,7 +359,7 @@ class Subagent:
             "status": status,
             "steps": self._sub.model_calls,
         }
-        self._parent._note(SubagentFinished, fields, {})
+        self._parent._note(SubagentFinished, fields)
 
     async def __aenter__(self) -> Trajectory:
         return self.__enter__()
@@ -306,13 +370,27 @@ class Subagent:
         self.__exit__(kind, error, trace)
 
 
-def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | None = None) -> Trajectory:
-    """Open a trajectory and queue its first event, ``trajectory.started``. Never raises.
+def open_trajectory(
+    sender: Sender,
+    start: dict[str, Any],
+    trajectory_id: str | None = None,
+    *,
+    consent: Consent | None,
+    is_checked: bool = False,
+) -> Trajectory:
+    """Open a trajectory and queue its first event, ``trajectory.started``. Never raises. ``consent``: ``None`` if what
+    the host gave is none; then nothing is recorded, and each event is counted as dropped (``bad_consent``).
+    ``is_checked``: whether the identifiers are known to be plain, the trajectory to be recorded, and
+    tenant and share the usual ones.
 
     If an argument is not a valid identifier (``None``, empty, longer than ``MAX_CHARACTERS``, of another type), it is
     logged with what is expected, and every event of the trajectory is counted as dropped (``bad_identifier``): with
     another identifier, the data would be about something else. Numbers and UUIDs are converted to text and logged.
     """
+    if is_checked:
+        trajectory = Trajectory(sender, sender.new_id(), None, (start["consent"], None, 1.0))
+        trajectory._note(TrajectoryStarted, start)
+        return trajectory
     try:
         for name in REQUIRED:
             if not is_plain(start[name]):
@@ -325,9 +403,18 @@ def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | 
             trajectory_id = text_of(sender, trajectory_id, "trajectory_id")
     except BadIdentifier as error:
         sender.counters.drop(DropReason.BAD_IDENTIFIER, f"{error}. The trajectory is not recorded")
-        return Trajectory(sender, uuid7(), DropReason.BAD_IDENTIFIER)
-    trajectory = Trajectory(sender, trajectory_id or uuid7())
-    trajectory._note(TrajectoryStarted, start, {})
+        return Trajectory(sender, sender.new_id(), DropReason.BAD_IDENTIFIER)
+    if consent is None:
+        why = f"consent is not one of {', '.join(Consent)}. The trajectory is not recorded"
+        sender.counters.drop(DropReason.BAD_CONSENT, why)
+        return Trajectory(sender, sender.new_id(), DropReason.BAD_CONSENT)
+    terms = (start["consent"], start["tenant"], start["sample_rate"])
+    unique, parent_id, rate = trajectory_id or sender.new_id(), start.get("parent_trajectory_id"), terms[2]
+    rate = rate if type(rate) in (int, float) else 1.0  # anything else is refused when the event is encoded
+    if not is_recorded(consent, unique, parent_id=parent_id, tenant=start["tenant"], sample_rate=rate):
+        return UnrecordedTrajectory(sender, UNRECORDED + unique, None, terms)
+    trajectory = Trajectory(sender, unique, None, terms)
+    trajectory._note(TrajectoryStarted, start)
     return trajectory
 
 
@@ -370,12 +457,12 @@ def _innermost_open(trajectory: Trajectory | None) -> Trajectory | None:
     return trajectory
 
 
-def _is_abort(error: BaseException) -> bool:
+def is_abort(error: BaseException) -> bool:
     kind = type(error)  # isinstance() could run code of the exception's class
     return issubclass(kind, asyncio.CancelledError) or not issubclass(kind, Exception)
 
 
 def _error_class(error: BaseException) -> ToolErrorClass:
-    if _is_abort(error):
+    if is_abort(error):
         return ToolErrorClass.ABORTED
     return ToolErrorClass.TIMEOUT if issubclass(type(error), TimeoutError) else ToolErrorClass.ENVIRONMENT

@@ -116,6 +116,7 @@ def extra_with(module: str) -> str | None:
     epilog="""\b
 Examples:
   headrace demo                                    watch an agent learn, from events to new weights and back
+  headrace demo --through-gateway                  the agent is an ordinary program on OpenAI's client
   headrace up --without vllm,trainer,follower      Kafka, streams, ClickHouse and dashboard only
   headrace import runs.jsonl                       convert recorded runs to events
   headrace status --json                           the addresses and states of all parts

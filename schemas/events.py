@@ -215,7 +215,30 @@ class Usage(Part):
     """Tokens sampled."""
 
 
-class TrajectoryStarted(Record):
+class Streamed(Part):
+    """A result that was produced item by item."""
+
+    items: Count = 0
+    """Number of items."""
+    kept: Count = 0
+    """Number of leading items that the event contains: texts joined, other items as a list."""
+    first_item_s: Seconds | None = None
+    """Seconds from the first request to the first item; ``None`` without an item."""
+    seconds: Seconds | None = None
+    """Seconds from the first request to the end, including the time in which nobody requested an item."""
+    complete: bool = True
+    """Whether the stream ended by itself; otherwise its reader stopped, or it failed."""
+
+
+class AgentRecord(Record):
+    """An event with texts of an agent or of its users."""
+
+    masked: dict[str, Any] = {}
+    """Number of parts of its texts that were hidden before it was sent, by kind: ``email``, ``api_key``,
+    ``payment_card``, a pattern's name, ``function``; ``failed`` for texts hidden whole because masking them failed."""
+
+
+class TrajectoryStarted(AgentRecord):
     """An attempt at a task begins."""
 
     TYPE: ClassVar[Literal["headrace.trajectory.started.v1"]] = "headrace.trajectory.started.v1"
@@ -250,11 +273,12 @@ class TrajectoryStarted(Record):
     """Data that the reward needs and the model must not see (targets, expected answer), and labels for analysis."""
 
 
-class ModelCalled(Record):
+class ModelCalled(AgentRecord):
     """A model call and its answer.
 
-    The context is sent as a difference: ``context_ids`` follow an exact prefix, identified by length and hash, which is
-    the trajectory's whole current context (context and sampled tokens). With ``prefix_length`` 0, ``context_ids`` are
+    The context is sent as a difference: ``context_ids`` follow an exact prefix, identified by length and hash. It is
+    the context of an earlier call of the trajectory with the tokens that this call sampled: usually the previous call,
+    but any one if calls overlap, branch or return to an earlier state. With ``prefix_length`` 0, ``context_ids`` are
     the whole context: at the first call, or after the context was rewritten.
     """
 
@@ -263,7 +287,7 @@ class ModelCalled(Record):
     model: Name
     """Model name in the request."""
     prefix_length: Count = 0
-    """Number of leading context tokens that are unchanged since the previous call."""
+    """Number of leading context tokens that are an earlier call's context and sampled tokens."""
     prefix_sha256: Name | None = None
     """Hash of the prefix (``prefix_hash``); ``None`` if the prefix is empty."""
     context_ids: TokenIds | None = None
@@ -286,6 +310,12 @@ class ModelCalled(Record):
     """Seconds from request to answer."""
     usage: Usage = Usage()
     """Token counts."""
+    call_id: Name | None = None
+    """Id that the gateway gave the request; all answers to it share the id."""
+    choice: Count | None = None
+    """Index of this answer among the answers to the request (``n``), each of which is an event of its own."""
+    delivered: bool | None = None
+    """Whether the client received the whole answer; ``None`` if unknown."""
 
     @model_validator(mode="after")
     def _arrays_agree(self) -> "ModelCalled":
@@ -303,7 +333,7 @@ class ModelCalled(Record):
         return self
 
 
-class ToolCalled(Record):
+class ToolCalled(AgentRecord):
     """The agent called a tool."""
 
     TYPE: ClassVar[Literal["headrace.tool.called.v1"]] = "headrace.tool.called.v1"
@@ -316,7 +346,7 @@ class ToolCalled(Record):
     """Parsed arguments; ``{"raw": …}`` if the model's text could not be parsed."""
 
 
-class ToolReturned(Record):
+class ToolReturned(AgentRecord):
     """A tool returned its result or failed."""
 
     TYPE: ClassVar[Literal["headrace.tool.returned.v1"]] = "headrace.tool.returned.v1"
@@ -333,9 +363,11 @@ class ToolReturned(Record):
     """Result of the tool, as JSON."""
     latency_s: Seconds | None = None
     """Seconds from call to return."""
+    stream: Streamed | None = None
+    """How ``result`` was produced, if the tool is a generator."""
 
 
-class ContextSummarized(Record):
+class ContextSummarized(AgentRecord):
     """The context was replaced by a summary."""
 
     TYPE: ClassVar[Literal["headrace.context.summarized.v1"]] = "headrace.context.summarized.v1"
@@ -348,7 +380,7 @@ class ContextSummarized(Record):
     """Context length after, in tokens."""
 
 
-class ContextPruned(Record):
+class ContextPruned(AgentRecord):
     """Pieces of the context were removed."""
 
     TYPE: ClassVar[Literal["headrace.context.pruned.v1"]] = "headrace.context.pruned.v1"
@@ -361,7 +393,7 @@ class ContextPruned(Record):
     """Context length after, in tokens."""
 
 
-class SubagentStarted(Record):
+class SubagentStarted(AgentRecord):
     """An orchestrator gave a sub-task to a sub-agent."""
 
     TYPE: ClassVar[Literal["headrace.subagent.started.v1"]] = "headrace.subagent.started.v1"
@@ -374,7 +406,7 @@ class SubagentStarted(Record):
     """The orchestrator's turn; sub-agents of one stage run in parallel."""
 
 
-class SubagentFinished(Record):
+class SubagentFinished(AgentRecord):
     """A sub-agent finished."""
 
     TYPE: ClassVar[Literal["headrace.subagent.finished.v1"]] = "headrace.subagent.finished.v1"
@@ -391,7 +423,7 @@ class SubagentFinished(Record):
     """Number of its model calls."""
 
 
-class TrajectoryEnded(Record):
+class TrajectoryEnded(AgentRecord):
     """The attempt ended."""
 
     TYPE: ClassVar[Literal["headrace.trajectory.ended.v1"]] = "headrace.trajectory.ended.v1"
@@ -404,6 +436,8 @@ class TrajectoryEnded(Record):
     """Verifiable outcome, if the environment knows it; ``None`` if the reward computes it."""
     error: str | None = None
     """The agent's error message, if the attempt failed."""
+    stream: Streamed | None = None
+    """How ``answer`` was produced, if the agent is a generator."""
 
 
 class ClockTicked(Record):
@@ -415,7 +449,7 @@ class ClockTicked(Record):
     """Stream time in Unix milliseconds."""
 
 
-class FeedbackGiven(Record):
+class FeedbackGiven(AgentRecord):
     """A person or a system judged a trajectory, possibly long after it ended."""
 
     TYPE: ClassVar[str] = "headrace.feedback.given.v1"
@@ -441,6 +475,12 @@ class SdkStatsReported(Record):
     """Events that the broker acknowledged."""
     queued: Total = 0
     """Events waiting in memory."""
+    spooled: Total = 0
+    """Events waiting on disk. Events emitted and adopted are those sent, queued, spooled and dropped."""
+    replayed: Total = 0
+    """Events that were on disk and have been sent since."""
+    adopted: Total = 0
+    """Events that ended processes left on disk and this one took over."""
     dropped: dict[Name, Annotated[int, Within(MAX_TOTAL)]] = {}
     """Dropped events, by reason."""
     altered: dict[str, int] = {}

@@ -89,6 +89,9 @@ _SECOND_CALL = events.ModelCalled(
     ],
     latency_s=0.41,
     usage=events.Usage(prompt_tokens=9, completion_tokens=2),
+    call_id="request-2",
+    choice=0,
+    delivered=True,
 )
 _FACTS: tuple[Record, ...] = (
     _STARTED,

@@ -16,6 +16,9 @@ REDRIVE_OF = "headrace_redrive_of"
 ROLLOUTS = "headrace_rollouts"
 """On training groups: counts of the run's rollouts since the previous training group (``schemas/rollouts.py``)."""
 
+GATEWAY = "headrace_gateway"
+"""On events of gateways: a signed note for gateways that start (``agents/gateway/note.py``)."""
+
 REQUIRED = (envelope.SPEC_VERSION, envelope.ID, envelope.TYPE, envelope.SOURCE, envelope.TIME, envelope.SUBJECT)
 """Headers that every record has."""
 
@@ -54,6 +57,11 @@ HEADERS: dict[str, dict[str, Any]] = {
     REDRIVE_OF: {
         "type": "string",
         "description": "On events of a closed trajectory that was redriven as a new one: the original trajectory's id.",
+    },
+    GATEWAY: {
+        "type": "string",
+        "description": "On `trajectory.started` and `model.called` of a gateway: a signature and, after a space, JSON "
+        "with keys of the conversation, by which a gateway that starts continues it. Other readers ignore it.",
     },
     ROLLOUTS: {
         "type": "string",

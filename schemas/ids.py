@@ -21,13 +21,29 @@ def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
 
     Tests and replays pass ``unix_ms`` and ``entropy`` (10 bytes); the defaults are the clock and ``os.urandom``.
     """
-    milliseconds = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
-    tail = int.from_bytes(os.urandom(10) if entropy is None else entropy)
-    value = (milliseconds & (1 << 48) - 1) << 80 | tail
-    value = value & ~(0xF << 76) | 0x7 << 76
-    return _dashed(
-        value & ~(0x3 << 62) | 0x2 << 62
-    )  # uuid.UUID takes twice as long, and this runs on the host's thread
+    return uuid7_of(time.time_ns() // 1_000_000 if unix_ms is None else unix_ms, uuid7_tail(entropy))
+
+
+def uuid7_of(unix_ms: int, tail: str) -> str:
+    """Return the UUID version 7 of ``unix_ms`` and a :func:`uuid7_tail` that no other ID has."""
+    return f"{unix_ms >> 16 & 0xFFFFFFFF:08x}-{unix_ms & 0xFFFF:04x}-{tail}"
+
+
+def uuid7_tail(entropy: bytes | None = None) -> str:
+    """Return what follows the time in a UUID version 7: ``7e0a-9d55-0f4be0d1a2b3``. ``entropy`` as for
+    :func:`uuid7`."""
+    value = int.from_bytes(os.urandom(10) if entropy is None else entropy)
+    digits = f"{value & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62:020x}"
+    return f"{digits[:4]}-{digits[4:8]}-{digits[8:]}"
+
+
+def time_of(id: str) -> int | None:
+    """Return the Unix milliseconds of a UUID version 7; ``None`` for any other text."""
+    try:
+        found = uuid.UUID(id)
+    except ValueError:
+        return None
+    return found.int >> 80 if found.version == 7 else None
 
 
 def derived_id(*parts: str | int) -> str:

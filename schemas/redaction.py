@@ -10,7 +10,7 @@ Each method takes time linear in its text.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 HIDDEN = "***"
@@ -70,6 +70,15 @@ _TOKEN = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)[ \t]{1,8}[A-Za-z0-9._~+/=-]{8,4096}", re.IGNORECASE)
+SECRET_FORMS: Final = (
+    (_ASSIGNED, ("passw", "passphrase", "pwd", "secret", "key", "token")),
+    (_HEADER, ("authorization", "key")),
+    (_TOKEN, ("token",)),
+    (_BEARER, ("bearer", "basic")),
+)
+"""Forms of secrets in prose. Group 1 is what comes before the secret; a text that contains a form contains one of the
+texts next to it, in upper or lower case."""
+
 _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY-----")
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,32}PRIVATE KEY-----")
 

@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_admin, open_consumer
+from headrace.schemas.kafka.expired import skip_expired
 from headrace.schemas.topics import TOPICS
 from headrace.streams.assembly.recovery import parse_commit_metadata
 
@@ -149,7 +150,7 @@ async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> li
 async def _clients(bootstrap: str) -> AsyncIterator[tuple[AIOKafkaAdminClient, AIOKafkaConsumer]]:
     async with (
         open_admin(bootstrap) as admin,
-        open_consumer(bootstrap, max_partition_fetch_bytes=_PEEK_BYTES) as consumer,
+        open_consumer(bootstrap, max_partition_fetch_bytes=_PEEK_BYTES, on_expired=skip_expired) as consumer,
     ):
         yield admin, consumer
 

@@ -1,36 +1,50 @@
 """Lost positions: committed offsets that expired, and records that retention deleted before they were read.
 
 A process without its committed offset recovers it from its own output, or refuses to start. Unrecoverable losses are
-reported.
+reported: counted, logged and raised as an alert (``schemas/kafka/expired.py`` has the rule for all readers).
 """
 
 import time
 
+from headrace.schemas.kafka.expired import ExpiredRange, report_expired
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import ALERTS
 from headrace.streams.alerts import alert_message
 from headrace.streams.raw import Outgoing
 
 KIND = "records_expired"
-"""Kind of the alert."""
+"""Kind of the alert about deleted records."""
+TOPIC_DELETED = "topic_deleted"
+"""Kind of the alert about a deleted topic."""
 
 
 class LostOffsetError(OperatorError, RuntimeError):
     """The position in a partition cannot be determined; the message gives the remedy."""
 
 
-def expired_alert(source: str, topic: str, partition: int, committed: int, taken: int, begin: int) -> Outgoing:
-    """Returns an alert of ``source``: the log start offset of a partition is ``begin``, after its ``committed`` offset.
+def expired_alert(
+    source: str, expired: ExpiredRange, *, taken: int | None = None, announced: int | None = None
+) -> Outgoing:
+    """Returns an alert of ``source`` that ``expired`` was to be read; counts and logs what it has lost.
 
-    ``source`` had processed everything before the offset ``taken``. Records that it had to read again, and records that
-    it never read, are deleted.
+    ``source`` had processed everything before the offset ``taken``, by default ``expired.position``. Records that it
+    had to read again, and records that it never read, are deleted. ``announced``: end of the batch that it had begun to
+    write at that position.
     """
+    (topic, partition), committed, begin = expired
+    taken = committed if taken is None else max(taken, committed)
     unread = max(0, begin - taken)
+    if unread:
+        report_expired(source, expired._replace(position=taken))
     what = (
-        f"{unread:,} offsets were never read"
+        f"{unread:,} offsets were never read (records, or marks of transactions)"
         if unread
         else "all of them had been read, but those of open trajectories cannot be read again"
     )
+    details = {"topic": topic, "partition": partition, "committed": committed, "begin": begin, "unread": unread}
+    if announced is not None and announced > committed:
+        what += f", unless the batch up to {announced}, whose writing had begun, was stored"
+        details["announced"] = announced
     now_ms = time.time_ns() // 1_000_000
     message = alert_message(
         KIND,
@@ -41,6 +55,22 @@ def expired_alert(source: str, topic: str, partition: int, committed: int, taken
         subject=f"{topic}[{partition}]@{begin}",
         time_ms=now_ms,
         about=(topic, partition, begin),
-        details={"topic": topic, "partition": partition, "committed": committed, "begin": begin, "unread": unread},
+        details=details,
+    )
+    return Outgoing(ALERTS, message, now_ms)
+
+
+def deleted_alert(source: str, topic: str, topic_id: str) -> Outgoing:
+    """Returns an alert of ``source``: the topic ``topic`` with the id ``topic_id`` was deleted while it was read."""
+    now_ms = time.time_ns() // 1_000_000
+    message = alert_message(
+        TOPIC_DELETED,
+        f"the topic {topic} was deleted; {source} writes what it had read of it, and continues with the other topics. "
+        "Create it again with `headrace topics --create`: it is then read from its start.",
+        source=source,
+        subject=topic,
+        time_ms=now_ms,
+        about=(topic, topic_id),
+        details={"topic": topic, "topic_id": topic_id},
     )
     return Outgoing(ALERTS, message, now_ms)

@@ -26,10 +26,10 @@ from headrace.schemas.topics import (
 from headrace.streams.assembly.assemble import assemble
 from headrace.streams.grouping.group import group
 from headrace.streams.processors.assemble import restore_assemble
-from headrace.streams.processors.decider import decide_due
 from headrace.streams.processors.function import restore_function
 from headrace.streams.processors.group import restore_group
 from headrace.streams.processors.score import restore_score
+from headrace.streams.processors.score_hook import decide_due
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor

@@ -1,7 +1,8 @@
 """I/O layer of :mod:`traces`: an ordinary consumer that sends spans to an OpenTelemetry collector.
 
 Offsets are committed once the collector has accepted the spans. While the collector is unavailable the exporter waits;
-no other process waits for the exporter. A span that is exported twice has the same ids.
+no other process waits for the exporter. A span that is exported twice has the same ids. If retention deletes records
+before they are read, they have no span: the exporter counts them, logs that and continues.
 """
 
 import asyncio

@@ -30,6 +30,12 @@ MAX_LINKS = 128
 
 Attributes: TypeAlias = dict[str, str | int | float | bool]
 
+OPERATION = "gen_ai.operation.name"
+AGENT_NAME = "gen_ai.agent.name"
+EVALUATION_NAME = "gen_ai.evaluation.name"
+EVALUATION_SCORE = "gen_ai.evaluation.score.value"
+"""Names of the GenAI conventions, where they have one for what a span says; all others begin with ``headrace.``."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
@@ -46,7 +52,7 @@ class TraceSpan:
     end_ms: int
     """End."""
     attributes: Attributes = field(default_factory=dict)
-    """Names as in the records, after ``headrace.``"""
+    """Names of the GenAI conventions, or those of the records after ``headrace.``"""
     links: tuple[SpanContext, ...] = ()
     """Related spans of other traces."""
     error: str | None = None
@@ -70,20 +76,25 @@ def spans(
 ) -> list[TraceSpan]:
     """Returns the spans of a record. ``context_of`` maps the position of a trajectory's record to its span."""
 
-    def in_trajectory(name: str, reference: Reference, **more: str | int | float | bool) -> list[TraceSpan]:
+    def in_trajectory(
+        name: str, reference: Reference, conventional: Attributes | None = None, **more: str | int | float | bool
+    ) -> list[TraceSpan]:
         parent = context_of(reference)
         if parent is None:
             return []
-        attributes: Attributes = {f"headrace.{key}": value for key, value in more.items()}
+        attributes: Attributes = {**(conventional or {}), **{f"headrace.{key}": value for key, value in more.items()}}
         return [TraceSpan(name, child(parent, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)]
 
     match payload:
         case Trajectory():
             return _of_trajectory(envelope, payload, timestamp_ms)
         case Reward():
-            scored: dict[str, str | float] = {"spec": payload.spec}
-            scored |= {"unscored": payload.unscored or "unknown"} if payload.total is None else {"total": payload.total}
-            return in_trajectory("score", payload.trajectory, **scored)
+            scored: Attributes = {EVALUATION_NAME: payload.spec}
+            if payload.total is None:
+                scored["headrace.unscored"] = payload.unscored or "unknown"
+            else:
+                scored[EVALUATION_SCORE] = payload.total
+            return in_trajectory("score", payload.trajectory, scored)
         case Rejection():
             return in_trajectory("reject", payload.trajectory, stage=payload.stage.value, reason=payload.reason.value)
         case TrainingGroup():
@@ -126,7 +137,8 @@ def _of_trajectory(envelope: Envelope, trajectory: Trajectory, timestamp_ms: int
     }
     if started is not None:
         attributes |= {
-            "headrace.agent": started.agent,
+            OPERATION: "invoke_agent",
+            AGENT_NAME: started.agent,
             "headrace.run": started.run,
             "headrace.task_id": started.task_id,
         }

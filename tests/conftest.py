@@ -7,7 +7,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @cache
 def _needs_vllm(file: Path) -> bool:
     return "pytest.mark.vllm" in file.read_text()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_state_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs that tests start spool their events in a folder of the tests, not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +103,8 @@ class RunningKafka:
 
     def start(self) -> None:
         """Start it on its data; returns once it answers and has all topics."""
-        from headrace.deploy.kafka.broker import kafka_jars, prepare_broker, wait_until_answers
+        from headrace.deploy.kafka.broker import prepare_broker, wait_until_answers
+        from headrace.deploy.kafka.jars import kafka_jars
         from headrace.deploy.system.children import Child
         from headrace.schemas.kafka.clients import open_consumer
         from headrace.schemas.kafka.reading import partitions_of
@@ -228,17 +238,27 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3Server"]:
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A running vLLM with our plugin on the shipped base model, one per session."""
     from headrace.deploy.configuration.settings import base_model_dir
-    from headrace.deploy.processes.vllm_server import engine_command, wait_until_ready
-    from headrace.deploy.system.children import Child, Command, end_of
+    from headrace.deploy.processes.vllm_server import engine_command
     from headrace.deploy.system.ports import HOST, free_port
 
-    folder, port, model_dir = tmp_path_factory.mktemp("vllm"), free_port(), base_model_dir()
+    port, model_dir = free_port(), base_model_dir()
     argv, env = engine_command(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm")
-    engine = Engine(f"http://{HOST}:{port}", model_dir)
-    child = Child(Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",)), folder / "vllm.log")
+    with running_vllm(argv, env, port, tmp_path_factory.mktemp("vllm")) as url:
+        yield Engine(url, model_dir)
+
+
+@contextmanager
+def running_vllm(argv: Sequence[str], env: Mapping[str, str], port: int, folder: Path) -> Iterator[str]:
+    """A vLLM server started by ``argv``, which must still run at the end; gives its address."""
+    from headrace.deploy.processes.vllm_server import wait_until_ready
+    from headrace.deploy.system.children import Child, Command, end_of
+    from headrace.deploy.system.ports import HOST
+
+    url = f"http://{HOST}:{port}"
+    child = Child(Command(tuple(argv), dict(env), unset=("PYTHONDONTWRITEBYTECODE",)), folder / "vllm.log")
     try:
-        _wait_for(wait_until_ready(engine.url), child, 300)
-        yield engine
+        _wait_for(wait_until_ready(url), child, 300)
+        yield url
         assert child.poll() is None, f"vLLM died during the tests:\n{end_of(child.log)}"
     finally:
         child.kill()

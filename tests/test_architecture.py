@@ -1,16 +1,13 @@
 """The architecture holds: imports point down only, between layers and between the packages of one layer, and the
 folders are the installed package."""
 
-import ast
-from collections.abc import Mapping
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import headrace
+from tests.imports import LAYERS, ROOT, grouped, import_cycle, imported_names, mermaid, module_graph
 
-ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
     "schemas": {"schemas"},
     "agents": {"agents", "schemas"},
@@ -20,38 +17,8 @@ MAY_IMPORT = {
 }
 
 
-def imported_names(path: Path) -> set[str]:
-    """Dotted names below ``headrace`` that the file imports: modules, and names from them."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.removeprefix("headrace.") for name in names if name.startswith("headrace.")}
-
-
 def imported_layers(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imported_names(path)}
-
-
-def packages_of(layer: Path) -> dict[str, set[str]]:
-    """Packages of the layer (its sub-packages and single modules), and the other packages that each one imports."""
-    files = {path: path.relative_to(layer).with_suffix("").parts[0] for path in layer.rglob("*.py")}
-    packages: dict[str, set[str]] = {package: set() for package in files.values()}
-    for path, package in files.items():
-        below = {name.split(".")[1] for name in imported_names(path) if name.startswith(f"{layer.name}.")}
-        packages[package] |= below & set(packages) - {package}
-    return packages
-
-
-def import_cycles(packages: Mapping[str, set[str]]) -> list[list[str]]:
-    """Packages that import one another, directly or through others."""
-    try:
-        TopologicalSorter(packages).prepare()
-    except CycleError as error:
-        return [error.args[1]]
-    return []
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
@@ -61,28 +28,57 @@ def test_imports_point_down_only(layer: str) -> None:
         assert not forbidden, f"{path.relative_to(ROOT)} imports {', '.join(sorted(forbidden))}"
 
 
-@pytest.mark.parametrize("layer", MAY_IMPORT)
-def test_no_packages_import_each_other(layer: str) -> None:
-    packages = packages_of(ROOT / layer)
-    assert import_cycles(packages) == []
+GRAPH = module_graph(ROOT / layer for layer in LAYERS)
+
+
+def test_no_modules_import_each_other() -> None:
+    assert import_cycle(GRAPH) == []
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_no_packages_import_each_other(depth: int) -> None:
+    assert import_cycle(grouped(GRAPH, depth)) == []
 
 
 def test_only_the_loop_takes_all_settings_of_the_trainer() -> None:
-    assert [package for package, imported in packages_of(ROOT / "trainer").items() if "config" in imported] == ["loop"]
+    assert [
+        module for module, imported in GRAPH.items() if "trainer.config" in imported and module.startswith("trainer.")
+    ] == ["trainer.loop"]
 
 
-def test_packages_that_import_each_other_are_found(tmp_path: Path) -> None:
+def test_modules_that_import_each_other_are_found(tmp_path: Path) -> None:
     layer = tmp_path / "trainer"
     (layer / "model").mkdir(parents=True)
     (layer / "learning").mkdir()
     (layer / "config.py").write_text("from headrace.trainer.model.load import load_model\n")
     (layer / "model" / "load.py").write_text("def load():\n    from headrace.trainer.learning import learner\n")
     (layer / "learning" / "learner.py").write_text("import headrace.trainer.config\n")
-    assert packages_of(layer) == {"config": {"model"}, "model": {"learning"}, "learning": {"config"}}
-    ((*packages, _),) = import_cycles(packages_of(layer))
-    assert set(packages) == {"config", "model", "learning"}
+    graph = module_graph([layer])
+    assert graph == {
+        "trainer.config": {"trainer.model.load"},
+        "trainer.model.load": {"trainer.learning.learner"},
+        "trainer.learning.learner": {"trainer.config"},
+    }
+    assert set(import_cycle(graph)) == graph.keys()
+    packages = grouped(graph, 2)
+    assert packages == {
+        "trainer.config": {"trainer.model"},
+        "trainer.model": {"trainer.learning"},
+        "trainer.learning": {"trainer.config"},
+    }
+    assert set(import_cycle(packages)) == packages.keys()
     (layer / "config.py").write_text("from headrace.schemas.model import Part\n")
-    assert import_cycles(packages_of(layer)) == []
+    assert import_cycle(module_graph([layer])) == []
+
+
+def test_a_drawing_leaves_out_what_follows_from_other_imports() -> None:
+    graph = {
+        "trainer.loop": {"trainer.steps", "trainer.losses"},
+        "trainer.steps": {"trainer.losses"},
+        "trainer.losses": set[str](),
+    }
+    lines = mermaid(graph).splitlines()
+    assert lines == ["flowchart TD", "    trainer/loop --> trainer/steps", "    trainer/steps --> trainer/losses"]
 
 
 def test_the_package_is_the_folders() -> None:

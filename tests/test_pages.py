@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import click
 import pytest
 
+from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.stack.stack import running_stack
@@ -21,6 +23,8 @@ from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS, FEEDBACK
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.ledger.ledger import read_ledger
+from tests.agents.adapters.scripted import scripted_endpoint
+from tests.agents.adapters.shop import ANSWER, chat_shop, response_shop
 from tests.beside import installed
 from tests.trainer.provenance.published_run import publish_run, train
 
@@ -75,6 +79,13 @@ def test_every_snippet_is_run_by_a_test() -> None:
         "sdk",
         "openai",
         "langchain",
+        "openai-agents",
+        "pydantic-ai",
+        "litellm",
+        "mcp",
+        "otel",
+        "masking",
+        "feedback-token",
         "consumer",
         "drive",
         "reward",
@@ -86,8 +97,11 @@ def test_every_snippet_is_run_by_a_test() -> None:
         "airline-tools",
     }
     run_by_test_consumers = {"kcat-headers", "kcat-rewards"}
+    run_by_tests_of_examples = {"typescript", "curl-session"}
     found = [block for page in PAGES for block in CODE.finditer(page.read_text()) if block["language"] != "mermaid"]
-    assert sorted(block["name"] or block["text"] for block in found) == sorted(run_here | run_by_test_consumers)
+    assert sorted(block["name"] or block["text"] for block in found) == sorted(
+        run_here | run_by_test_consumers | run_by_tests_of_examples
+    )
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -197,6 +211,24 @@ async def test_the_first_events(kafka: str) -> None:
 
 
 @pytest.mark.kafka
+async def test_what_the_page_masks_is_hidden(kafka: str) -> None:
+    done = await asyncio.to_thread(run, sys.executable, "-c", BLOCKS["masking"].replace("localhost:9092", kafka))
+    assert (done.returncode, done.stderr) == (0, "")
+    _, called, returned, _ = await payloads_of_last(kafka, 4)
+    assert called["arguments"] == {"to": "[email]", "card": "[payment_card]"}
+    assert called["masked"] == {"email": 1, "payment_card": 1}
+    assert returned["result"] == "[name] gets her money for [order]"
+
+
+def test_a_feedback_token_is_made_without_a_connection() -> None:
+    program = BLOCKS["feedback-token"] + "\nprint(token)"
+    done = run(sys.executable, "-c", program, FEEDBACK_SECRET="the gateway's secret")
+    assert (done.returncode, done.stderr) == (0, "")
+    target = Sealer([b"the gateway's secret"]).open_feedback(done.stdout.strip(), time.time())
+    assert target == FeedbackTarget("acme", "019ab3f0-0000-7000-8000-000000000017")
+
+
+@pytest.mark.kafka
 async def test_an_openai_client(kafka: str) -> None:
     class Chat(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -225,6 +257,25 @@ async def test_an_openai_client(kafka: str) -> None:
     assert ended["answer"] == "Yes."
 
 
+OTEL_AGENT = """
+tracer = trace.get_tracer("agent")
+with tracer.start_as_current_span("invoke_agent shop", attributes={"gen_ai.operation.name": "invoke_agent"}):
+    messages = '[{"role": "assistant", "parts": [{"type": "text", "content": "We have both."}]}]'
+    asked = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o", "gen_ai.output.messages": messages}
+    with tracer.start_as_current_span("chat gpt-4o", attributes=asked):
+        pass
+"""
+
+
+@pytest.mark.kafka
+async def test_an_instrumented_agent(kafka: str) -> None:
+    done = await asyncio.to_thread(run, sys.executable, "-c", BLOCKS["otel"] + OTEL_AGENT, HEADRACE_KAFKA=kafka)
+    assert (done.returncode, done.stderr) == (0, "")
+    started, called, _ = await payloads_of_last(kafka, 3)
+    assert "otel" in started["task"]
+    assert (called["model"], called["messages"][-1]["content"]) == ("gpt-4o", "We have both.")
+
+
 @pytest.mark.kafka
 async def test_a_langchain_agent(kafka: str) -> None:
     path = os.pathsep.join([str(installed(ROOT / "tests" / "langchain.txt")), os.environ.get("PYTHONPATH", "")])
@@ -233,11 +284,45 @@ async def test_a_langchain_agent(kafka: str) -> None:
         run, sys.executable, "-W", "ignore", "-c", program, HEADRACE_KAFKA=kafka, PYTHONPATH=path
     )
     assert (done.returncode, done.stdout) == (0, "We have both.\n"), done.stderr
-    _, asked, called, returned, answered, ended = await payloads_of_last(kafka, 6)
-    assert asked["messages"][0]["tool_calls"][0]["function"]["name"] == called["tool"] == "search"
+    started, asked, called, returned, answered, ended = await payloads_of_last(kafka, 6)
+    assert (started["task_id"], started["session"]) == ("order-17", "thread-7")
+    assert asked["messages"][-1]["tool_calls"][0]["function"]["name"] == called["tool"] == "search"
     assert called["arguments"] == {"query": "size 44"}
     assert returned["result"] == ["boots", "sandals"]
-    assert answered["messages"][0]["content"] == ended["answer"] == "We have both."
+    assert answered["messages"][-1]["content"] == ended["answer"] == "We have both."
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("name", "said", "called"),
+    [
+        ("openai-agents", ANSWER, 2),
+        ("pydantic-ai", ANSWER, 2),
+        ("litellm", "", 1),
+        ("mcp", "boots\n", 0),
+    ],
+)
+async def test_agents_of_other_libraries(name: str, said: str, called: int, kafka: str) -> None:
+    requirements = ROOT / "tests" / "agents" / "adapters" / f"{name}.txt"
+    beside = [str(installed(requirements))] if requirements.exists() else []
+    path = os.pathsep.join([*beside, os.environ.get("PYTHONPATH", "")])
+    with scripted_endpoint() as endpoint:
+        endpoint.model = lambda body: response_shop(body) if "input" in body else chat_shop(body)
+        environment = {
+            "HEADRACE_KAFKA": kafka,
+            "OPENAI_BASE_URL": endpoint.url,
+            "OPENAI_API_KEY": "none",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "PYTHONPATH": path,
+        }
+        done = await asyncio.to_thread(run, sys.executable, "-W", "ignore", "-c", BLOCKS[name], **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(said)
+    tools = {"litellm": 0}.get(name, 1)
+    _, *middle, ended = await payloads_of_last(kafka, 2 + called + 2 * tools)
+    assert sum("messages" in each for each in middle) == called
+    assert [each["tool"] for each in middle if "tool" in each] == ["search"] * 2 * tools
+    assert ended["status"] == "completed"
 
 
 async def payloads_of_last(kafka: str, count: int) -> list[dict[str, Any]]:

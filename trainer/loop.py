@@ -34,7 +34,6 @@ from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
 from headrace.trainer.coordination.follow import follow
 from headrace.trainer.coordination.lead import Leader
-from headrace.trainer.effects import Effect, StepEffectCallback, ignore_effect
 from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged, norm_limit, with_norm
 from headrace.trainer.learning.learner import Learner
@@ -48,6 +47,7 @@ from headrace.trainer.publishing.announcer import Announcer, newest_published
 from headrace.trainer.publishing.publisher import Publisher
 from headrace.trainer.retries.retrier import Retrier
 from headrace.trainer.retries.retry import Interrupted
+from headrace.trainer.step_effects import Effect, StepEffectCallback, ignore_effect
 from headrace.trainer.steps.gather import Gathered, Gatherer
 from headrace.trainer.steps.rejections import skipped, without_members
 from headrace.trainer.steps.step_record import loop_metrics, make_step
@@ -97,6 +97,7 @@ async def run_trainer(
                 announcer = Announcer(config.bootstrap, config.run, answer_s=answer_s)
                 stack.push_async_callback(announcer.close)
                 retrier = Retrier(config.outages, announcer.announce, stop, progress, run=config.run)
+                stack.push_async_callback(retrier.close)
                 is_own = own_versions(checkpoint, key)
                 # Checked before the run is claimed, because a claim fences the run's current trainer. And checked
                 # again before the claim is committed, because another trainer may have begun the run meanwhile.

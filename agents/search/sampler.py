@@ -1,16 +1,17 @@
 """Runs concurrent attempts at tasks: groups for training, as fast as the trainer consumes them, or an evaluation.
 
 A group is eight attempts at one training task. New groups begin only within the trainer's budget (``backpressure``), so
-that samples are still fresh when they are trained.
+that samples are still fresh when they are trained. Who makes the attempts is a value: the reference agent in this
+process (:class:`PolicyAttempts`), or a program behind the gateway (``program_attempts``).
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from headrace.agents.backpressure import Backpressure
 from headrace.agents.conversation import Conversation
@@ -19,6 +20,7 @@ from headrace.agents.sdk import Headrace
 from headrace.agents.search.episode import run_episode
 from headrace.agents.search.harness import HARNESS_VERSION, Limits
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
+from headrace.agents.trajectory import Trajectory
 from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
 
@@ -72,7 +74,28 @@ class RolloutConfig:
         return task_id(Split.TRAIN, (self.seed + 1) * TASKS_PER_SEED + number % TASKS_PER_SEED)
 
 
-async def run_rollouts(config: RolloutConfig, *, stop: asyncio.Event) -> int:
+class Attempt(Protocol):
+    """An attempt that may begin."""
+
+    @property
+    def trajectory_id(self) -> str:
+        """Its trajectory."""
+        ...
+
+    def run(self) -> Awaitable[None]:
+        """Run and record it. Raises :class:`PolicyError` if it fails because of the engine."""
+        ...
+
+
+class Attempts(Protocol):
+    """Makes attempts."""
+
+    async def prepare(self, task: Task, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
+        """Return an attempt at ``task``. ``start``: further fields of ``trajectory.started``."""
+        ...
+
+
+async def run_rollouts(config: RolloutConfig, attempts: Attempts, *, stop: asyncio.Event) -> int:
     """Attempt training tasks in groups until ``stop``; return the number of groups begun.
 
     Attempts in flight at ``stop`` are completed, so that their groups are complete. An attempt that fails because of
@@ -80,24 +103,33 @@ async def run_rollouts(config: RolloutConfig, *, stop: asyncio.Event) -> int:
     of ``PolicyError`` is raised.
     """
     async with AsyncExitStack() as stack:
-        attempts = await stack.enter_async_context(_Attempts(config))
+        runner = _Runner(config)
         backpressure = await stack.enter_async_context(
             Backpressure(config.bootstrap, run=config.run, limit=config.max_groups, share=config.share)
         )
         group = await stack.enter_async_context(asyncio.TaskGroup())
         begun = 0
-        while await _begun(backpressure, trajectory_ids := [uuid7() for _ in range(config.group_size)], stop):
+        while await _has_room(backpressure, stop):
             task = make_task(config.training_task_id(config.first_task + begun))
             start = {"group_id": uuid7(), "group_size": config.group_size, "task": task.facts}
+            members = await asyncio.gather(
+                *(attempts.prepare(task, temperature=1.0, start=start) for _ in range(config.group_size))
+            )
+            backpressure.opened([each.trajectory_id for each in members])
             begun += 1
-            for trajectory_id in trajectory_ids:
-                await attempts.slot()
-                group.create_task(attempts.run(task, trajectory_id, 1.0, start))
+            for attempt in members:
+                await runner.slot()
+                group.create_task(runner.run(attempt))
     return begun
 
 
 async def run_evaluation(
-    config: RolloutConfig, tasks: Sequence[Task], *, greedy: bool, labels: Mapping[str, Any] | None = None
+    config: RolloutConfig,
+    attempts: Attempts,
+    tasks: Sequence[Task],
+    *,
+    greedy: bool,
+    labels: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Make one attempt at each of ``tasks``, marked as an evaluation that must never be trained on; return their ids.
 
@@ -105,12 +137,14 @@ async def run_evaluation(
     trajectory's task labels contain the mode as ``evaluation``, along with ``labels``.
     """
     temperature, name = (0.0, "greedy") if greedy else (1.0, "sampled")
-    trajectory_ids = [uuid7() for _ in tasks]
-    async with _Attempts(config) as attempts, asyncio.TaskGroup() as group:
-        for task, trajectory_id in zip(tasks, trajectory_ids, strict=True):
-            await attempts.slot()
+    runner, trajectory_ids = _Runner(config), []
+    async with asyncio.TaskGroup() as group:
+        for task in tasks:
+            await runner.slot()
             start = {"purpose": Purpose.EVALUATE, "task": {**task.facts, **(labels or {}), "evaluation": name}}
-            group.create_task(attempts.run(task, trajectory_id, temperature, start))
+            attempt = await attempts.prepare(task, temperature=temperature, start=start)
+            trajectory_ids.append(attempt.trajectory_id)
+            group.create_task(runner.run(attempt))
     return trajectory_ids
 
 
@@ -119,13 +153,11 @@ def held_out_tasks(count: int, first: int = 0) -> list[Task]:
     return [make_task(task_id(Split.HELD_OUT, number)) for number in range(first, first + count)]
 
 
-class _Attempts:
-    """The connections that attempts share, and the limit of attempts in flight."""
+class _Runner:
+    """Limits the attempts in flight, and the consecutive failures."""
 
     def __init__(self, config: RolloutConfig) -> None:
-        self._config = config
-        self._sdk = Headrace(config.bootstrap, source="search-agent")
-        self._client = PolicyClient(config.vllm_url, max_connections=config.concurrency)
+        self._max_failures = config.max_failures
         self._slots = asyncio.Semaphore(config.concurrency)
         self._failures = 0
         """Number of consecutive attempts that failed because of the engine."""
@@ -134,28 +166,39 @@ class _Attempts:
         """Wait until one more attempt may be in flight; ``run`` releases the slot."""
         await self._slots.acquire()
 
-    async def run(self, task: Task, trajectory_id: str, temperature: float, start: Mapping[str, Any]) -> None:
-        """Run and record one attempt. ``start``: further fields of ``trajectory.started``."""
+    async def run(self, attempt: Attempt) -> None:
+        """Run an attempt."""
+        try:
+            await attempt.run()
+            self._failures = 0
+        except PolicyError as error:
+            self._failures += 1
+            log.warning("attempt %s failed: %s", attempt.trajectory_id, error)
+            if self._failures >= self._max_failures:
+                raise
+        finally:
+            self._slots.release()
+
+
+class PolicyAttempts:
+    """Attempts of the reference agent, in this process, with the engine's tokens. Use it in an ``async with``."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._config = config
+        self._sdk = Headrace(config.bootstrap, source="search-agent")
+        self._client = PolicyClient(config.vllm_url, max_connections=config.concurrency)
+
+    async def prepare(self, task: Task, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
+        """See :class:`Attempts`."""
         trajectory = self._sdk.trajectory(
             task_id=task.task_id,
-            trajectory_id=trajectory_id,
+            trajectory_id=uuid7(),
             agent=AGENT,
             harness_version=HARNESS_VERSION,
             run=self._config.run,
             **start,
         )
-        try:
-            async with trajectory:
-                conversation = Conversation(self._client, trajectory)
-                await run_episode(conversation, task, trajectory, temperature=temperature, limits=self._config.limits)
-            self._failures = 0
-        except PolicyError as error:
-            self._failures += 1
-            log.warning("attempt %s at %s failed: %s", trajectory_id, task.task_id, error)
-            if self._failures >= self._config.max_failures:
-                raise
-        finally:
-            self._slots.release()
+        return _PolicyAttempt(self._client, task, trajectory, temperature, self._config.limits)
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,16 +211,36 @@ class _Attempts:
             log.error("not every event reached Kafka at %s: %s", self._config.bootstrap, self._sdk.stats)
 
 
-async def _begun(backpressure: Backpressure, trajectory_ids: Sequence[str], stop: asyncio.Event) -> bool:
-    """Wait until a group of these may begin, or for ``stop``; return whether it may begin."""
-    beginning, stopped = asyncio.create_task(backpressure.begin(trajectory_ids)), asyncio.create_task(stop.wait())
+@dataclass(frozen=True, slots=True)
+class _PolicyAttempt:
+    client: PolicyClient
+    task: Task
+    trajectory: Trajectory
+    temperature: float
+    limits: Limits
+
+    @property
+    def trajectory_id(self) -> str:
+        return self.trajectory.id
+
+    async def run(self) -> None:
+        async with self.trajectory:
+            conversation = Conversation(self.client, self.trajectory)
+            await run_episode(
+                conversation, self.task, self.trajectory, temperature=self.temperature, limits=self.limits
+            )
+
+
+async def _has_room(backpressure: Backpressure, stop: asyncio.Event) -> bool:
+    """Wait until another group may begin, or for ``stop``; return whether it may begin."""
+    waiting, stopped = asyncio.create_task(backpressure.room()), asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((beginning, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
             return False
-        await beginning
+        await waiting
         return True
     finally:
-        for waiting in (beginning, stopped):
-            waiting.cancel()
-        await asyncio.gather(beginning, stopped, return_exceptions=True)
+        for each in (waiting, stopped):
+            each.cancel()
+        await asyncio.gather(waiting, stopped, return_exceptions=True)

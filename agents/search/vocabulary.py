@@ -3,7 +3,11 @@
     encode("search_corpus ada employer <end>") → [24, 57, 41, 1]
 
 The shipped base model depends on the order: append words, never insert them. ``tokenizer_json`` renders the same table
-for Hugging Face and vLLM; a test compares the two.
+for Hugging Face and vLLM; a test compares the two. ``CHAT_TEMPLATE`` makes a context of the messages of a chat:
+
+    user       what is the seat of the employer of ada ? …     <task> what is … <agent>
+    assistant  search_corpus ada employer                      search_corpus ada employer <end>
+    user       c17 d03 employer of ada is acme …               <result> c17 d03 … <agent>
 """
 
 from collections.abc import Iterable
@@ -70,6 +74,20 @@ SEARCHABLE = frozenset(
 )
 """Words that a query or a pattern may contain."""
 
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- set content = message['content'] or '' -%}"
+    f"{{%- if message['role'] == 'assistant' -%}}{{{{ '{AGENT} ' + content + ' {END} ' }}}}"
+    f"{{%- elif loop.first -%}}{{{{ '{TASK} ' + content + ' ' }}}}"
+    f"{{%- elif content.startswith('error: ') -%}}{{{{ '{ERROR} ' + content[7:] + ' ' }}}}"
+    f"{{%- else -%}}{{{{ '{RESULT} ' + content + ' ' }}}}"
+    "{%- endif -%}"
+    "{%- endfor -%}"
+    f"{{%- if add_generation_prompt -%}}{{{{ '{AGENT}' }}}}{{%- endif -%}}"
+)
+"""Jinja template of a chat: first the question, then actions and their results in turn. A result that begins with
+``error:`` is an error."""
+
 
 def encode_words(words: Iterable[str]) -> list[int]:
     """Return the token ids of ``words``; raise a ``KeyError`` that names a word outside the vocabulary."""
@@ -130,4 +148,5 @@ def tokenizer_config() -> dict[str, Any]:
         "eos_token": END,
         "model_max_length": 1024,
         "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
     }

@@ -10,6 +10,11 @@ import click
 @click.option("--steps", type=click.IntRange(min=1), default=60, show_default=True, help="Optimiser steps.")
 @click.option("--heldout", type=click.IntRange(min=1), default=256, show_default=True, help="Held-out tasks.")
 @click.option("--control", is_flag=True, help="Shuffle advantages inside their groups; nothing should be learnt then.")
+@click.option(
+    "--through-gateway",
+    is_flag=True,
+    help="The agent is an ordinary program on OpenAI's client; the gateway records its calls with exact tokens.",
+)
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the summary to this JSON file.")
 @click.option("--plot", "plot_path", type=click.Path(dir_okay=False), help="Write the reward curve to this PNG file.")
 @click.option("--keep", is_flag=True, help="Keep the stack and the dashboard running at the end, until Ctrl-C.")
@@ -19,6 +24,7 @@ def command(
     steps: int,
     heldout: int,
     control: bool,
+    through_gateway: bool,
     json_path: str | None,
     plot_path: str | None,
     keep: bool,
@@ -29,14 +35,28 @@ def command(
     A small search agent works on generated tasks. Its events flow through Kafka and are scored and grouped. The trainer
     learns from the groups and publishes weights, which vLLM swaps in while the agent keeps working. The agent tries the
     same held-out tasks before and after training. The demo takes some minutes and ends with a summary and a picture.
+
+    With --through-gateway the agent is a program without any of headrace's code (agents/search/openai_program.py). The
+    summary then counts the calls whose tokens differ from those that were sampled: there should be none.
     """
+    from importlib.util import find_spec
     from pathlib import Path
 
+    from headrace.deploy.configuration.settings import load_settings
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.processes.registry import stack_processes
+    from headrace.deploy.stack.model_packages import ensure_packages
+
+    ensure_packages(stack_processes(), load_settings(data=data), without=())
+
+    if through_gateway and find_spec("openai") is None:
+        raise StackError("--through-gateway runs a program on OpenAI's client: pip install 'headrace[openai]'")
+    # Only now, because these modules import some of the packages.
     from headrace.deploy.demo.circle import DemoPlan
     from headrace.deploy.demo.run import run_demo
 
     run_demo(
-        DemoPlan(seed=seed, steps=steps, heldout_tasks=heldout, control=control),
+        DemoPlan(seed=seed, steps=steps, heldout_tasks=heldout, control=control, through_gateway=through_gateway),
         data=data,
         json_path=Path(json_path) if json_path else None,
         plot_path=Path(plot_path) if plot_path else None,

@@ -81,7 +81,7 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
     """Returns the lineage of a version; with ``members`` each trajectory is printed as it is read."""
 
     from headrace.deploy.errors import StackError
-    from headrace.deploy.provenance.run import chosen_run
+    from headrace.deploy.provenance.choose_run import chosen_run
     from headrace.deploy.provenance.version_page import member_json, member_line
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.read_version import read_graph, read_lineage

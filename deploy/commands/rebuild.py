@@ -96,7 +96,7 @@ async def _rebuild(
 ) -> None:
     """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` if there are none."""
     from headrace.deploy.errors import StackError
-    from headrace.deploy.provenance.run import chosen_run
+    from headrace.deploy.provenance.choose_run import chosen_run
     from headrace.trainer.provenance.evidence import MissingRecord
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.rebuild import rebuild

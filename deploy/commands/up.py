@@ -12,7 +12,7 @@ _PARTS = ", ".join(process.name for process in stack_processes())
 @click.option("--without", metavar="PART,…", default="", help=f"Leave these parts out; parts: {_PARTS}.")
 @click.option("--no-trainer", is_flag=True, help="Leave out the trainer.")
 @click.option("--detach", is_flag=True, help="Return once everything is ready; the stack runs in the background.")
-@click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN).")
+@click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN); default: the last one on the data folder.")
 @click.option("--model-dir", type=click.Path(file_okay=False), help="Base model (HEADRACE_MODEL_DIR).")
 @click.option("--kafka", metavar="HOST:PORT", help="Use this Kafka (HEADRACE_KAFKA).")
 @click.option("--clickhouse", metavar="URL", help="Use this ClickHouse (HEADRACE_CLICKHOUSE).")
@@ -40,8 +40,10 @@ def command(
     """
     from headrace.deploy.configuration.settings import load_settings, parse_options
     from headrace.deploy.stack.foreground import run_in_background, run_in_foreground
+    from headrace.deploy.stack.model_packages import ensure_packages
 
     settings = load_settings(options=parse_options(assignments), **overrides)
     left_out = {name.strip() for name in without.split(",") if name.strip()} | ({"trainer"} if no_trainer else set())
+    ensure_packages(stack_processes(), settings, left_out)
     run = run_in_background if detach else run_in_foreground
     run(settings, left_out)

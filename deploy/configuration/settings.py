@@ -38,7 +38,8 @@ HttpAddress = Annotated[str, AfterValidator(http_address)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
-def _run(name: str) -> str:
+def run_name(name: str) -> str:
+    """Returns ``name``; raises ``ValueError`` if it is not the name of a run."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError("which is not up to 100 letters, digits, dots, dashes and underscores")
     return name
@@ -93,6 +94,10 @@ class Settings(BaseSettings):
     """Port of the ClickHouse that the stack starts; unset: a free port, which later starts reuse."""
     vllm_port: Port | None = None
     """Port of the vLLM that the stack starts; unset: a free port, which later starts reuse."""
+    gateway_port: Port | None = None
+    """Port of the gateway; unset: a free port, which later starts reuse."""
+    otlp_port: Port | None = None
+    """Port of the OTLP receiver (`headrace worker otlp`), usually 4318."""
     dashboard_port: Port | None = None
     """Port of the dashboard; unset: a free port, which later starts reuse."""
     metrics_ports: Mapping[str, Port] = {}
@@ -100,7 +105,7 @@ class Settings(BaseSettings):
     otlp: HttpAddress | None = None
     """Address of an OpenTelemetry collector (OTLP over HTTP, http://host:4318) for metrics and spans; unset: none."""
 
-    run: Annotated[str, AfterValidator(_run)] = "default"
+    run: Annotated[str, AfterValidator(run_name)] = "default"
     """Name of the training run."""
     member: str | None = None
     """Stable name of this process among its replicas, such as a pod name in a StatefulSet: after a crash it gets its

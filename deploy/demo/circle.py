@@ -1,16 +1,26 @@
 """The demo's training run: an agent works, its events become training groups, the trainer learns, vLLM swaps weights.
 
-All figures (rewards, steps, versions) are read from Kafka. The agent samples only from vLLM.
+All figures (rewards, steps, versions) are read from Kafka. The agent samples only from vLLM: the reference agent with
+tokens, or an ordinary program with texts, through the gateway.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from headrace.agents.search.sampler import RolloutConfig, held_out_tasks, run_evaluation, run_rollouts
+from headrace.agents.search.program_attempts import program_attempts
+from headrace.agents.search.sampler import (
+    Attempts,
+    PolicyAttempts,
+    RolloutConfig,
+    held_out_tasks,
+    run_evaluation,
+    run_rollouts,
+)
+from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_versions, reward_by_version
 from headrace.deploy.demo.watch import RunRecords, RunWatcher, watch_run
@@ -37,6 +47,8 @@ class DemoPlan:
     """Number of held-out tasks; each is attempted sampled and greedy, before and after training."""
     control: bool = False
     """Shuffle the advantages inside their groups; nothing should be learnt then."""
+    through_gateway: bool = False
+    """The agent is a program on OpenAI's client, whose calls go through the gateway."""
     group_size: int = 8
     """Attempts per task."""
     groups_per_step: int = 8
@@ -105,20 +117,24 @@ async def run_circle(
     Raises :class:`StackError` that names what did not happen in time.
     """
     rollouts = plan.rollouts(stack)
-    async with watch_run(stack.addresses["kafka"], stack.settings.run) as watch:
+    kafka = stack.addresses["kafka"]
+    async with watch_run(kafka, stack.settings.run) as watch, _attempts(stack, plan, rollouts) as attempts:
         await watch.until(lambda records: records.served >= 0, what="the engine to serve version 0", timeout_s=_SERVE_S)
         async with phases.phase("evaluate_before"):
-            before = await _evaluate(rollouts, plan, watch, report)
+            before = await _evaluate(rollouts, attempts, plan, watch, report)
         async with phases.phase("learn"):
-            await _learn(rollouts, plan, watch, report)
+            await _learn(rollouts, attempts, plan, watch, report)
         async with phases.phase("evaluate_after"):
-            after = await _evaluate(rollouts, plan, watch, report)
+            after = await _evaluate(rollouts, attempts, plan, watch, report)
         async with phases.phase("settle"):
-            ledger = await _ledger_at_rest(stack.addresses["kafka"], report)
+            ledger = await _ledger_at_rest(kafka, report)
+            exactness = await _exactness(stack) if plan.through_gateway else None
         rewards = watch.records.rewards.values()
         return Summary(
             seed=plan.seed,
             control=plan.control,
+            through_gateway=plan.through_gateway,
+            exactness=exactness,
             heldout=HeldOut(
                 sampled_before=before.sampled,
                 sampled_after=after.sampled,
@@ -140,18 +156,34 @@ async def run_circle(
         )
 
 
+def _attempts(
+    stack: Stack, plan: DemoPlan, rollouts: RolloutConfig
+) -> AbstractAsyncContextManager[Attempts, bool | None]:
+    if plan.through_gateway:
+        return program_attempts(stack.addresses["gateway"], stack.settings.logs / "program.log")
+    return PolicyAttempts(rollouts)
+
+
+async def _exactness(stack: Stack) -> Exactness:
+    metrics = stack.parts["gateway"].metrics
+    assert metrics is not None
+    return await measure_exactness(stack.addresses["kafka"], metrics)
+
+
 @dataclass(frozen=True, slots=True)
 class _Score:
     sampled: float
     greedy: float
 
 
-async def _evaluate(rollouts: RolloutConfig, plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> _Score:
+async def _evaluate(
+    rollouts: RolloutConfig, attempts: Attempts, plan: DemoPlan, watch: RunWatcher, report: ReportStatus
+) -> _Score:
     version = watch.records.served
     tasks = held_out_tasks(plan.heldout_tasks)
     labels = {"policy_version": version}
-    sampled = await run_evaluation(rollouts, tasks, greedy=False, labels=labels)
-    greedy = await run_evaluation(rollouts, tasks, greedy=True, labels=labels)
+    sampled = await run_evaluation(rollouts, attempts, tasks, greedy=False, labels=labels)
+    greedy = await run_evaluation(rollouts, attempts, tasks, greedy=True, labels=labels)
     await watch.until_scored([*sampled, *greedy], timeout_s=_SCORE_S)
     score = _Score(mean_reward(watch.records.rewards, sampled), mean_reward(watch.records.rewards, greedy))
     found = f"sampled {score.sampled:.3f}, greedy {score.greedy:.3f}"
@@ -159,9 +191,11 @@ async def _evaluate(rollouts: RolloutConfig, plan: DemoPlan, watch: RunWatcher, 
     return score
 
 
-async def _learn(rollouts: RolloutConfig, plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> None:
+async def _learn(
+    rollouts: RolloutConfig, attempts: Attempts, plan: DemoPlan, watch: RunWatcher, report: ReportStatus
+) -> None:
     stop = asyncio.Event()
-    sampler = asyncio.create_task(run_rollouts(rollouts, stop=stop))
+    sampler = asyncio.create_task(run_rollouts(rollouts, attempts, stop=stop))
     progress = asyncio.create_task(_report_steps(plan, watch, report))
     try:
         await asyncio.wait([sampler, progress], return_when=asyncio.FIRST_COMPLETED)

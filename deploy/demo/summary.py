@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from headrace.deploy.demo.exactness import Exactness
 from headrace.schemas.events import Purpose
 from headrace.schemas.records.reward import Reward
 
@@ -49,6 +50,10 @@ class Summary(BaseModel):
 
     seed: int
     control: bool
+    through_gateway: bool = False
+    """Whether the agent was a program behind the gateway."""
+    exactness: Exactness | None = None
+    """What became of its calls; ``None`` for the reference agent, which samples tokens itself."""
     heldout: HeldOut
     heldout_tasks: int
     steps: int
@@ -103,6 +108,17 @@ def mixed_versions(rewards: Iterable[Reward]) -> int:
     return sum(reward.oldest_version != reward.newest_version for reward in rewards)
 
 
+def exactness_lines(found: Exactness) -> list[str]:
+    """Returns what became of the calls of a program behind the gateway, as text."""
+    equal, other = found.echoes.get("equal", 0), sum(found.echoes.values()) - found.echoes.get("equal", 0)
+    return [
+        f"Calls through the gateway {found.calls}, text only; {found.continuing} continue an earlier one",
+        f"  retokenisation differences                {found.retokenised + found.unknown_prefixes:>6}",
+        f"  prompts that the engine reports otherwise {other:>6}  (equal: {equal})",
+        f"  answers whose text has other tokens       {found.text_differs:>6}  (kept as sampled)",
+    ]
+
+
 def render(summary: Summary) -> str:
     """Returns the summary as text."""
     held, ledger, seconds = summary.heldout, summary.ledger, summary.seconds
@@ -121,6 +137,7 @@ def render(summary: Summary) -> str:
         f"  greedy   {held.greedy_before:.3f} → {held.greedy_after:.3f}",
         f"Steps {summary.steps}; versions published {summary.weights_published}, served {summary.weights_applied}; "
         f"trajectories sampled by more than one version {summary.mixed_version_trajectories}",
+        *(() if summary.exactness is None else exactness_lines(summary.exactness)),
         f"Trajectories {ledger['started']}: " + ("the ledger adds up" if ledger["adds_up"] else "DOES NOT ADD UP"),
         *(f"  {name:<{width}}  {count:>6}" for name, count in fates.items()),
         f"Seconds {seconds['total']:.0f}: "

@@ -1,55 +1,24 @@
-"""Apache Kafka as one KRaft node on the loopback interface: downloads the jars, formats, starts, waits until ready.
+"""Apache Kafka as one KRaft node on the loopback interface: formats, starts, waits until ready.
 
-Maven downloads two artifacts and their dependencies (46 jars, 44 MB) once into the cache. A broker keeps its port, its
-node id and its data folder, so it can be restarted on its data.
+A broker keeps its port, its node id and its data folder, so it can be restarted on its data.
 """
 
 import asyncio
 import base64
-import fcntl
 import os
-import re
-import shutil
-import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.deploy.configuration.addresses import kafka_address
 from headrace.deploy.errors import StackError
+from headrace.deploy.kafka.java import JAVA_ENVIRONMENT, find_java
 from headrace.deploy.system.children import Command, end_of, run_to_end
 from headrace.deploy.system.ports import HOST
 
-KAFKA_VERSION = "4.3.0"
-SLF4J_VERSION = "1.7.36"
-JAVA_VERSION = 17
-"""Oldest Java version that this Kafka version runs on."""
-
 _OFFSETS_RETENTION_MINUTES = 365 * 24 * 60
 """A stack that was stopped for a month must still find its committed offsets: the default is a week."""
-
-_JAVA_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""Java decodes file names by the locale: under LANG=C it would write to a wrong folder."""
-
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>headrace</groupId>
-  <artifactId>kafka-jars</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{SLF4J_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,70 +40,6 @@ class Broker:
     def bootstrap(self) -> str:
         """The address for clients."""
         return f"{HOST}:{self.port}"
-
-
-def java() -> str:
-    """Returns ``java`` of JAVA_HOME, or that on the PATH. Raises :class:`StackError` if it is missing or too old."""
-    home = os.environ.get("JAVA_HOME")
-    program = shutil.which("java", path=os.path.join(home, "bin") if home else None)
-    remedy = f"install Java {JAVA_VERSION} or newer, or set HEADRACE_KAFKA to the address of an external Kafka"
-    if program is None:
-        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
-        raise StackError(f"Kafka needs Java, but there is no `java` {where}: {remedy}.")
-    shown = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', shown)
-    if found is None or int(found[1]) < JAVA_VERSION:
-        raise StackError(f"Kafka needs Java {JAVA_VERSION}, but {program} is {shown.splitlines()[:1]}: {remedy}.")
-    return program
-
-
-async def kafka_jars(cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
-    """Returns the folder of Kafka's jars, which Maven downloads the first time; safe to call from several processes.
-
-    ``report`` is called with a sentence before a download. Raises :class:`StackError` if Maven is missing or the
-    download fails.
-    """
-    libs = cache / f"kafka-{KAFKA_VERSION}" / "libs"
-    if libs.is_dir():
-        return libs
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise StackError(
-            "Kafka's jars are downloaded by Maven, but there is no `mvn` on the PATH: install Maven, or set "
-            f"HEADRACE_CACHE to a folder that contains kafka-{KAFKA_VERSION}/libs, or set HEADRACE_KAFKA to the "
-            "address of an external Kafka."
-        )
-    try:
-        libs.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StackError(
-            f"The cache {cache} (HEADRACE_CACHE) cannot be written to: {error.strerror}. Choose another folder; "
-            "Kafka's jars are downloaded into it."
-        ) from error
-    async with _locked(libs.parent / "download.lock"):
-        if libs.is_dir():  # Another process has downloaded them meanwhile.
-            return libs
-        report(f"Maven downloads Kafka {KAFKA_VERSION} (44 MB, once) into {libs.parent}")
-        with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
-            pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
-            pom.write_text(_POM)
-            log.unlink(missing_ok=True)  # From an earlier attempt.
-            argv = (
-                maven,
-                "-q",
-                "-B",
-                "-f",
-                str(pom),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={downloaded}",
-            )
-            if await run_to_end(Command(argv, _JAVA_ENVIRONMENT), log) != 0 or not downloaded.is_dir():
-                raise StackError(
-                    f"Maven could not download Kafka {KAFKA_VERSION}: check the network and ~/.m2/settings.xml, "
-                    f"or set HEADRACE_KAFKA to the address of an external Kafka. The end of {log}:\n{end_of(log)}"
-                )
-            downloaded.rename(libs)
-    return libs
 
 
 def server_properties(broker: Broker) -> str:
@@ -175,8 +80,12 @@ def _property(value: str) -> str:
     return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
 
 
-async def prepare_broker(broker: Broker, libs: Path) -> Command:
-    """Write the settings and format the folder if it is new; returns the command that starts the broker."""
+async def prepare_broker(broker: Broker, libs: Path, report: Callable[[str], None] = lambda _: None) -> Command:
+    """Write the settings and format the folder if it is new; returns the command that starts the broker.
+
+    ``report`` is called with a phrase on the Java that is used. Raises :class:`StackError` if there is none, or the
+    folder cannot be used.
+    """
     if "," in str(broker.folder):
         raise StackError(
             f"Kafka does not support a comma in a folder's name, but {broker.folder} has one: choose another folder "
@@ -185,15 +94,16 @@ async def prepare_broker(broker: Broker, libs: Path) -> Command:
     broker.folder.mkdir(parents=True, exist_ok=True)
     properties = broker.folder / "server.properties"
     properties.write_text(server_properties(broker))
-    program = java()
+    java = find_java()
+    report(java.about)
     if not (broker.folder / "log" / "meta.properties").exists():
         log = broker.folder / "format.log"
         log.unlink(missing_ok=True)  # From an earlier attempt.
-        argv = (*_jvm(program, libs, 128), "kafka.tools.StorageTool", "format", "--standalone")
-        format_folder = Command((*argv, "-t", _cluster_id(), "-c", str(properties)), _JAVA_ENVIRONMENT)
+        argv = (*_jvm(java.program, libs, 128), "kafka.tools.StorageTool", "format", "--standalone")
+        format_folder = Command((*argv, "-t", _cluster_id(), "-c", str(properties)), JAVA_ENVIRONMENT)
         if await run_to_end(format_folder, log) != 0:
             raise StackError(f"Kafka could not format {broker.folder} (setting HEADRACE_DATA):\n{end_of(log)}")
-    return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)), _JAVA_ENVIRONMENT)
+    return Command((*_jvm(java.program, libs, broker.heap_mb), "kafka.Kafka", str(properties)), JAVA_ENVIRONMENT)
 
 
 LISTENS_S = 10.0
@@ -283,15 +193,3 @@ def _cluster_id() -> str:
     while (text := base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
         pass
     return text
-
-
-@asynccontextmanager
-async def _locked(file: Path) -> AsyncIterator[None]:
-    with file.open("w") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.2)
-        yield

@@ -73,4 +73,5 @@ FOLLOWER = Process(
     configuration="headrace.trainer.follower.config:FollowerConfig",
     configure=partial(follower_config, trust=_ANY_KEY),
     memory_mb=250,
+    extra="trainer",
 )

@@ -15,7 +15,8 @@ _log = logging.getLogger(__name__)
 
 
 async def _command(settings: "Settings", report: ReportStatus) -> Command:
-    from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker
+    from headrace.deploy.kafka.broker import Broker, prepare_broker
+    from headrace.deploy.kafka.jars import kafka_jars
     from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 
     assert settings.kafka_port is not None  # resolve() chose one.
@@ -27,7 +28,7 @@ async def _command(settings: "Settings", report: ReportStatus) -> Command:
         max_message_bytes=MAX_REQUEST_BYTES,
         heap_mb=settings.kafka_heap_mb,
     )
-    return await prepare_broker(broker, await kafka_jars(settings.cache, report))
+    return await prepare_broker(broker, await kafka_jars(settings.cache, report), report)
 
 
 async def _answers(settings: "Settings") -> None:

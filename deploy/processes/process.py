@@ -74,6 +74,8 @@ class Process:
     """Whether the settings require it in a stack; ``--without`` can still leave it out."""
     needs: tuple[str, ...] = ()
     """Processes that must be ready before it starts."""
+    optional: bool = False
+    """Whether it is left out together with a process that it needs; otherwise that is an error."""
     check: Callable[["Settings"], None] = _nothing_to_check
     """Raises ``StackError`` if something that it reads is missing. Called before anything is started."""
     prepare: Callable[["Settings"], None] = _nothing_to_check
@@ -82,6 +84,10 @@ class Process:
     """Returns once the process is ready; ``None``: it signals readiness itself, by sd_notify."""
     memory_mb: int = 150
     """Expected resident memory in MiB."""
+    native: bool = False
+    """Whether it processes events with the C++ module."""
+    extra: str | None = None
+    """The extra of headrace with the packages that it needs in addition to those of ``local``."""
 
     ports: tuple[str, ...] = ()
     """Settings that contain the ports it listens on."""

@@ -5,7 +5,9 @@ status, option checks and help texts are derived from it.
 from headrace.deploy.processes.clickhouse import CLICKHOUSE
 from headrace.deploy.processes.dashboard import DASHBOARD
 from headrace.deploy.processes.follower import FOLLOWER
+from headrace.deploy.processes.gateway import GATEWAY
 from headrace.deploy.processes.kafka import KAFKA
+from headrace.deploy.processes.otlp import OTLP
 from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.sink import SINK
 from headrace.deploy.processes.streams import STREAM_PROCESSES
@@ -14,7 +16,7 @@ from headrace.deploy.processes.trainer import TRAINER
 from headrace.deploy.processes.vllm import VLLM
 
 PROCESSES: tuple[Process, ...] = (
-    KAFKA, CLICKHOUSE, VLLM,
+    KAFKA, CLICKHOUSE, VLLM, GATEWAY, OTLP,
     *STREAM_PROCESSES,
     SINK, TRACES, TRAINER, FOLLOWER, DASHBOARD,
 )  # fmt: skip

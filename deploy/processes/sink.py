@@ -30,11 +30,13 @@ def _run(settings: "Settings") -> int:
     from headrace.deploy.processes.telemetry import observe_lag_of
     from headrace.deploy.system.until_stopped import until_stopped
     from headrace.streams.clickhouse.sink import run_sink
+    from headrace.streams.clickhouse.without_pandas import hide_pandas_from_pyarrow
     from headrace.streams.memory import collect_rarely
 
     config = sink_config(settings)
     observe_lag_of("sink", settings, [config.group])
     collect_rarely()
+    hide_pandas_from_pyarrow()
     return until_stopped(partial(run_sink, config))
 
 
@@ -57,4 +59,5 @@ SINK = Process(
     configuration="headrace.streams.clickhouse.sink:SinkConfig",
     configure=sink_config,
     memory_mb=300,
+    native=True,
 )

@@ -111,6 +111,7 @@ ASSEMBLE = Process(
     metrics=True,
     configuration="headrace.streams.assembly.assembler:AssemblerConfig",
     configure=assembler_config,
+    native=True,
 )
 WORKERS = Process(
     "workers",

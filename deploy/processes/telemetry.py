@@ -46,6 +46,27 @@ def start_telemetry(name: str, settings: Settings) -> None:
         {SERVICE_NAME: f"headrace-{name}", SERVICE_INSTANCE_ID: settings.member or "", "headrace.run": settings.run}
     )
     metrics.set_meter_provider(MeterProvider(readers, resource))
+    _observe_expired()
+
+
+def _observe_expired() -> None:
+    """Export what the readers of this process have lost: see :mod:`headrace.schemas.kafka.expired`."""
+    from opentelemetry.metrics import CallbackOptions, Observation, get_meter
+
+    from headrace.schemas.kafka.expired import EXPIRED
+
+    def read(_: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(count, {"reader": reader, "topic": topic, "partition": partition})
+            for (reader, topic, partition), count in EXPIRED.by_partition.items()
+        ]
+
+    get_meter("headrace.kafka").create_observable_counter(
+        "headrace.records.expired",
+        callbacks=[read],
+        unit="{offset}",
+        description="Offsets that retention deleted before this process read them.",
+    )
 
 
 def observe_lag_of(name: str, settings: Settings, groups: Iterable[str]) -> None:

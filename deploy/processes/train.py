@@ -18,6 +18,7 @@ from headrace.deploy.configuration.reading import Layer, read_configuration, set
 from headrace.deploy.configuration.settings import PREFIX, Settings, base_model_dir
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
+from headrace.deploy.processes.process import Flow
 from headrace.deploy.processes.ranks import job_ranks, leads, name_of_rank
 from headrace.deploy.processes.telemetry import observe_progress_of
 from headrace.deploy.processes.trainer_checks import report_known_errors, require_model_and_device, require_topics
@@ -101,6 +102,13 @@ def _rate_of(config: "TrainerConfig") -> float:
     )
 
 
+def trainer_flow() -> Flow:
+    """Return the topics that a trainer reads and writes."""
+    from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+
+    return Flow((TRAINING, TRAJECTORIES), (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS))
+
+
 def train(
     settings: Settings,
     file: Path | None = None,
@@ -118,7 +126,7 @@ def train(
     config = trainer_config(settings, file, assignments)
     require_model_and_device(config)
     if leads():
-        asyncio.run(require_topics(config.bootstrap))
+        asyncio.run(require_topics(config.bootstrap, {topic.name for topic in trainer_flow().topics}))
     with report_known_errors(name_of_rank("trainer")), job_ranks(config) as ranks:
         if not ranks.leads:
             return until_stopped(partial(run_trainer, config, ranks=ranks))

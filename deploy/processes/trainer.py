@@ -23,9 +23,9 @@ def _configure(settings: "Settings") -> "TrainerConfig":
 
 
 def _flow() -> Flow:
-    from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+    from headrace.deploy.processes.train import trainer_flow
 
-    return Flow((TRAINING, TRAJECTORIES), (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS))
+    return trainer_flow()
 
 
 TRAINER = Process(
@@ -41,4 +41,5 @@ TRAINER = Process(
     configuration="headrace.trainer.config:TrainerConfig",
     configure=_configure,
     memory_mb=900,
+    extra="trainer",
 )

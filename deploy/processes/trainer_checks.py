@@ -1,12 +1,11 @@
 """Checks a trainer's requirements before it starts, and reports the errors that end one without a traceback."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.trainer import TRAINER
 
 if TYPE_CHECKING:
     from headrace.trainer.config import TrainerConfig
@@ -30,13 +29,13 @@ def require_model_and_device(config: "TrainerConfig") -> None:
         )
 
 
-async def require_topics(bootstrap: str) -> None:
-    """Raise :class:`StackError` if Kafka does not answer, or lacks a topic that a trainer reads or writes."""
+async def require_topics(bootstrap: str, topics: Collection[str]) -> None:
+    """Raise :class:`StackError` if Kafka does not answer, or lacks one of ``topics``."""
     from headrace.deploy.kafka.broker import wait_until_answers
     from headrace.schemas.kafka.clients import open_admin
 
     await wait_until_answers(bootstrap)
-    missing = {topic.name for topic in TRAINER.flow().topics}
+    missing = set(topics)
     async with open_admin(bootstrap) as admin:
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOPICS_S):

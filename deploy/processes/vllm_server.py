@@ -41,13 +41,17 @@ def engine_command(
     max_num_seqs: int = 128,
     kv_cache_bytes: int = 128 * 1024**2,
     threads: int = 1,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
     seed: int = 0,
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the arguments and the additional environment variables of a vLLM server for ``model_dir``.
 
     ``max_model_len`` is in tokens (prompt and answer), ``max_num_seqs`` the maximum number of sequences in a decoding
-    batch; ``kv_cache_bytes`` and ``threads`` only matter on a CPU. ``cache_dir`` holds compiled bytecode, which halves
-    the start-up time; keep it after the server stops. The server must not inherit PYTHONDONTWRITEBYTECODE.
+    batch; ``kv_cache_bytes`` and ``threads`` only matter on a CPU. ``tool_parser`` and ``reasoning_parser`` are names
+    of vLLM's parsers, without which a model's tool calls and reasoning are text. ``cache_dir`` holds compiled bytecode,
+    which halves the start-up time; keep it after the server stops. The server must not inherit
+    PYTHONDONTWRITEBYTECODE.
     """
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
@@ -66,10 +70,16 @@ def engine_command(
         # A model's generation_config.json must not enable truncated sampling without the agent's knowledge.
         *("--generation-config", "vllm"),
         *("--weight-transfer-config", f'{{"backend": "{BACKEND}"}}'),
+        # Names tokens unambiguously: different tokens may have the same text.
+        "--return-tokens-as-token-ids",
         # One log line per request would cost more than the rest of a request's bookkeeping.
         "--disable-uvicorn-access-log",
         *("--uvicorn-log-level", "warning"),
     ]
+    if tool_parser is not None:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
+    if reasoning_parser is not None:
+        argv += ["--reasoning-parser", reasoning_parser]
     env = {
         "VLLM_SERVER_DEV_MODE": "1",  # Enables pause, weight update and cache reset over HTTP.
         "VLLM_NO_USAGE_STATS": "1",

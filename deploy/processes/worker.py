@@ -20,7 +20,8 @@ from headrace.deploy.system.data_folder import keep_files_private
 from headrace.schemas.operator_error import OperatorError
 
 _EXTRAS = {
-    "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
+    "faust": "streams", "clickhouse_connect": "streams", "msgspec": "gateway",
+    "httptools": "gateway",
     "torch": "trainer", "transformers": "trainer", "safetensors": "trainer", "obstore": "trainer", "numpy": "trainer",
     "cryptography": "trainer", "rich": "trainer", "tensorboard": "tensorboard", "wandb": "wandb",
     "prometheus_client": "streams", "opentelemetry": "streams",

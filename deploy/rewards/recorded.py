@@ -50,10 +50,10 @@ async def kafka_samples(bootstrap: str, last: int) -> list[Sample]:
     """Returns the ``last`` newest trajectories at ``bootstrap``, oldest first, with their feedback.
 
     Records that cannot be decoded are left out; they have dead letters. Raises aiokafka's ``KafkaError`` if the broker
-    fails.
+    fails, and :class:`RangeExpired` if retention deletes records before they are read.
     """
     start = await _near_the_end(bootstrap, TRAJECTORIES, last)
-    records = [record async for record in read_to_end(bootstrap, TRAJECTORIES, start=start)]
+    records = [record async for record in read_to_end(bootstrap, TRAJECTORIES, start=start, whole=True)]
     newest = heapq.nlargest(last, records, key=lambda record: (record.timestamp, record.partition, record.offset))
     trajectories = [payload for _, payload in _decoded(reversed(newest)) if isinstance(payload, Trajectory)]
     feedback = await _feedback(bootstrap, {trajectory.trajectory_id for trajectory in trajectories})
@@ -62,7 +62,7 @@ async def kafka_samples(bootstrap: str, last: int) -> list[Sample]:
 
 async def _feedback(bootstrap: str, wanted: set[str]) -> defaultdict[str, list[Feedback]]:
     found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
-    async for record in read_to_end(bootstrap, FEEDBACK):
+    async for record in read_to_end(bootstrap, FEEDBACK, whole=True):
         for envelope, payload in _decoded([record]):
             if isinstance(payload, FeedbackGiven) and envelope.subject in wanted:
                 place = Reference(partition=record.partition, offset=record.offset)
@@ -72,11 +72,11 @@ async def _feedback(bootstrap: str, wanted: set[str]) -> defaultdict[str, list[F
 
 
 async def _near_the_end(bootstrap: str, topic: Topic, last: int) -> dict[int, int]:
-    """Returns an offset for each partition from which on it has at most ``last`` records."""
+    """Returns an offset of the log for each partition from which on it has at most ``last`` records."""
     async with open_consumer(bootstrap) as consumer:
         partitions = await partitions_of(consumer, topic)
-        ends = await consumer.end_offsets(partitions)
-        return {partition.partition: max(0, ends[partition] - last) for partition in partitions}
+        begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        return {each.partition: max(begins[each], ends[each] - last) for each in partitions}
 
 
 def _decoded(records: Iterable[KafkaRecord]) -> Iterator[tuple[Envelope, object]]:

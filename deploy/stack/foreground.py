@@ -9,8 +9,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from headrace.deploy.configuration.settings import Settings
+from headrace.deploy.configuration.settings import PREFIX, Settings
 from headrace.deploy.errors import StackError
+from headrace.deploy.stack.folder_run import with_run_of_folder
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State, is_locked, read_state
 from headrace.deploy.stack.supervisor import StateChange
@@ -61,7 +62,10 @@ async def _until_signalled(settings: Settings, without: Collection[str]) -> bool
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    settings, note = with_run_of_folder(settings)
     print_line(f"Starting headrace on {settings.data}")
+    if note is not None:
+        print_line(note)
     try:
         async with running_stack(settings, without, print_change, on_note=print_line) as stack:
             was_up = True
@@ -103,7 +107,7 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=os.environ | settings.environment(),
+            env=os.environ | _given(settings),
             start_new_session=True,
         )
     try:
@@ -122,6 +126,15 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
     print_line(
         f"The stack runs in the background as process {supervisor.pid}; `{command_on('down', settings.data)}` stops it."
     )
+
+
+def _given(settings: Settings) -> dict[str, str]:
+    """Returns the settings as environment variables, without the run if it is only the default: the stack then
+    continues the last one of the folder."""
+    environment = settings.environment()
+    if "run" not in settings.model_fields_set:
+        del environment[f"{PREFIX}RUN"]
+    return environment
 
 
 def relay(log: Path, shown: int) -> tuple[int, str]:

@@ -27,6 +27,7 @@ def select(
             )
     external = tuple(process for process in processes if replaced(process, settings))
     available = names - set(without) | {process.name for process in external}
+    available -= {each.name for each in processes if each.optional and not available.issuperset(each.needs)}
     started = tuple(
         process
         for process in processes

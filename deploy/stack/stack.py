@@ -15,11 +15,13 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import Process, address
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
+from headrace.deploy.stack.folder_run import remember_run
 from headrace.deploy.stack.selection import resolve, select
 from headrace.deploy.stack.state import PartStatus, StackState, State, locked, write_state
 from headrace.deploy.stack.supervisor import StateChange, SupervisedProcess
 from headrace.deploy.system.children import bound_log
 from headrace.deploy.system.data_folder import private_files, tighten
+from headrace.streams.native.available import NOT_BUILT, SPEEDUPS
 
 _HOUSEKEEPING_S = 10.0
 _MIB = 1024 * 1024
@@ -149,7 +151,8 @@ async def running_stack(
     """Start the stack, run it inside the block and stop it at the end of the block, whatever ends the block.
 
     Only the owner has access to the files in the data folder; ``on_note`` receives a sentence about files whose
-    permissions were changed, and about errors that do not end the stack. Inside the block the process's umask is 077.
+    permissions were changed, about a C++ module that was not built, and about errors that do not end the stack. Inside
+    the block the process's umask is 077.
     ``processes`` are the processes to select from; ``None``: those of the registry.
 
     Raises :class:`StackError` if a setting is wrong, something is missing, another stack uses the data folder, or a
@@ -160,10 +163,13 @@ async def running_stack(
     with private_files(), locked(settings.data):
         if tightened := tighten(settings.data):
             on_note(f"Removed other users' access to {tightened:,} files and folders in {settings.data}.")
+        if SPEEDUPS is None and any(process.native for process in started):
+            on_note(NOT_BUILT)
         check_ports(settings, started)
         check_memory(settings, started)
         for prepare in dict.fromkeys(process.prepare for process in started):  # Once if several processes share it.
             prepare(settings)
+        remember_run(settings.data, settings.run)
         stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
         housekeeping = asyncio.create_task(stack._bound_logs())
         try:

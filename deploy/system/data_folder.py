@@ -17,7 +17,7 @@ STACK_FILES = frozenset(
     {
         *("kafka", "clickhouse", "faust", "objects", "checkpoints", "weights", "logs", "demo"),
         *("clickhouse-secrets", "keys"),
-        *("stack.json", "stack.new", "stack.lock", "ports.json", "reward.png"),
+        *("stack.json", "stack.new", "stack.lock", "ports.json", "run", "run.new", "reward.png"),
     }
 )
 """What a stack creates in its data folder. Other files there belong to the user and are not changed."""

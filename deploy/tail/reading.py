@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from functools import partial
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.deploy.errors import StackError
 from headrace.deploy.tail.start import StartPosition
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.expired import report_expired
 from headrace.schemas.kafka.reading import AT_ONCE, KafkaRecord, partitions_of
 from headrace.schemas.topics import Topic
 from headrace.streams.replay.order import StreamTimeOrder
@@ -23,9 +25,10 @@ async def read(
 
     Up to the current end, records are in order across partitions and batches, with at most :data:`AT_ONCE` records per
     partition in memory (``start.last`` records per partition if that is set). After it, they are in order within a
-    batch. Raises :class:`StackError` if the broker has no such topic.
+    batch. Records that retention deletes before they are read are reported on standard error. Raises
+    :class:`StackError` if the broker has no such topic.
     """
-    async with open_consumer(bootstrap) as consumer:
+    async with open_consumer(bootstrap, on_expired=partial(report_expired, "tail")) as consumer:
         partitions = await _partitions(consumer, topic)
         begins = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)

@@ -90,6 +90,7 @@ def _called(fact: events.ModelCalled) -> str:
         fact.finish_reason,
         _seconds(fact.latency_s),
         fact.hidden and "redacted",
+        fact.delivered is False and "not delivered",
         fact.messages and _message(fact.messages[-1]),
     )
 
@@ -114,7 +115,10 @@ def _(fact: events.FeedbackGiven, format_id: FormatId) -> str:
 def _(fact: events.SdkStatsReported, format_id: FormatId) -> str:
     dropped = [f"{count:,} dropped: {reason}" for reason, count in sorted(fact.dropped.items())]
     altered = [f"{count:,} altered: {kind}" for kind, count in sorted(fact.altered.items())]
-    return _joined(f"{fact.emitted:,} emitted", f"{fact.sent:,} sent", f"{fact.queued:,} queued", *dropped, *altered)
+    counts = [f"{fact.emitted:,} emitted", f"{fact.sent:,} sent", f"{fact.queued:,} queued"]
+    disk = {"spooled": fact.spooled, "replayed": fact.replayed, "adopted": fact.adopted}
+    counts += [f"{count:,} {what}" for what, count in disk.items() if count]
+    return _joined(*counts, *dropped, *altered)
 
 
 @sentence.register

@@ -11,6 +11,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import BrokerNotAvailableError, InvalidProducerEpoch, KafkaTimeoutError, kafka_errors
 
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.expired import Expired
 from headrace.schemas.kafka.inflation import bound_inflation
 from headrace.schemas.kafka.metadata_backoff import limit_metadata_requests
 from headrace.schemas.kafka.waits import STOP_S, end_task
@@ -160,9 +162,18 @@ async def _done_within(seconds: float, closing: Coroutine[Any, Any, None]) -> bo
 
 @asynccontextmanager
 async def open_consumer(
-    bootstrap: str, topics: Iterable[Topic] = (), *, group: str | None = None, **options: Any
-) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer of committed records. Without ``group`` and ``topics`` its user assigns partitions and seeks."""
+    bootstrap: str,
+    topics: Iterable[Topic] = (),
+    *,
+    group: str | None = None,
+    on_expired: Expired | None = None,
+    **options: Any,
+) -> AsyncIterator[ReportingConsumer]:
+    """A consumer of committed records. Without ``group`` and ``topics`` its user assigns partitions and seeks.
+
+    Unless ``auto_offset_reset`` is ``none``, it skips records that retention deleted before they were read, and
+    calls ``on_expired`` with their offsets; default: they are counted and logged.
+    """
     defaults: dict[str, Any] = {
         "group_id": group,
         "isolation_level": "read_committed",
@@ -173,7 +184,8 @@ async def open_consumer(
         "session_timeout_ms": 10_000,
         "heartbeat_interval_ms": 2_000,
     }
-    consumer = AIOKafkaConsumer(*(topic.name for topic in topics), bootstrap_servers=bootstrap, **(defaults | options))
+    names = (topic.name for topic in topics)
+    consumer = ReportingConsumer(*names, bootstrap_servers=bootstrap, on_expired=on_expired, **(defaults | options))
     try:
         await start_client(consumer)
         yield consumer

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.expired import skip_expired
 from headrace.schemas.kafka.reading import STALLED_S, KafkaRecord, Stall
 from headrace.schemas.topics import Topic
 
@@ -25,9 +26,9 @@ _POLL_S = 0.1
 async def read_back(bootstrap: str, topic: Topic, places: Collection[Place]) -> dict[Place, KafkaRecord]:
     """Return the committed records of ``topic`` at ``places``, by partition and in order, using a new consumer.
 
-    Records that retention has deleted are omitted.
+    Records that retention has deleted are omitted: the caller knows which, and what that means.
     """
-    async with open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
+    async with open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS, on_expired=skip_expired) as consumer:
         partitions = [TopicPartition(topic.name, partition) for partition in {partition for partition, _ in places}]
         consumer.assign(partitions)
         consumer.pause(*partitions)

@@ -1,15 +1,17 @@
 """Reads the committed records of a topic up to the end of the log at the time of the call."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaTimeoutError
+from aiokafka.errors import KafkaTimeoutError, OffsetOutOfRangeError
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.expired import Expired, expired_range
 from headrace.schemas.kafka.transactions import until_decided
-from headrace.schemas.operator_error import TopicsError
+from headrace.schemas.operator_error import OperatorError, TopicsError
 from headrace.schemas.topics import Topic
 
 KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
@@ -20,6 +22,17 @@ AT_ONCE = 1_000
 
 STALLED_S = 60.0
 """A reader that gets none of the remaining records for this many seconds considers the broker unavailable."""
+
+
+class RangeExpired(OperatorError, LookupError):
+    """Retention deleted records of a range before they were read."""
+
+    def __init__(self, place: TopicPartition, offset: int) -> None:
+        """The log of ``place`` no longer has ``offset``."""
+        super().__init__(
+            f"{place.topic}[{place.partition}] no longer has offset {offset}: retention deleted it before it was read; "
+            "run this again (a replay with a later --from), or set a longer retention.ms"
+        )
 
 
 async def partitions_of(consumer: AIOKafkaConsumer, topic: Topic) -> list[TopicPartition]:
@@ -37,42 +50,64 @@ async def partitions_of(consumer: AIOKafkaConsumer, topic: Topic) -> list[TopicP
 
 
 async def read_to_end(
-    bootstrap: str, topic: Topic, *, start: Mapping[int, int] | None = None, decided: bool = False
+    bootstrap: str,
+    topic: Topic,
+    *,
+    start: Mapping[int, int] | None = None,
+    decided: bool = False,
+    whole: bool = False,
+    on_expired: Expired | None = None,
 ) -> AsyncIterator[KafkaRecord]:
     """Yield every committed record of ``topic`` from ``start`` (offset by partition; default: the start of the log) to
     the end of the log at the time of the call.
 
     By default reading ends before the first open transaction. With ``decided`` it first waits until the open
-    transactions have ended (:func:`until_decided`).
+    transactions have ended (:func:`until_decided`). Records that retention deletes before they are read are left out,
+    and ``on_expired`` is called (default: they are counted and logged); with ``whole`` it raises :class:`RangeExpired`
+    instead.
     """
-    async with open_consumer(bootstrap) as consumer:
+    reset = "none" if whole else "earliest"
+    async with open_consumer(bootstrap, auto_offset_reset=reset, on_expired=on_expired) as consumer:
         places = await partitions_of(consumer, topic)
         if decided:
             await until_decided(bootstrap, places)
-        async for record in scan(consumer, places, start=start):
+        async for record in scan(consumer, places, start=start, whole=whole):
             yield record
 
 
 async def scan(
-    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], *, start: Mapping[int, int] | None = None
+    consumer: ReportingConsumer,
+    places: Sequence[TopicPartition],
+    *,
+    start: Mapping[int, int] | None = None,
+    whole: bool = False,
+    stop: Mapping[int, int] | None = None,
 ) -> AsyncGenerator[KafkaRecord]:
     """Yield every committed record of ``places``, partitions of one topic, from ``start`` to the end of the log at the
     time of the call.
 
-    ``start``: offset by partition; default: the start of the log. ``consumer`` has no subscription and stays assigned
-    to ``places``. Raises ``KafkaTimeoutError`` if the broker returns no record for :data:`STALLED_S` before that end.
+    ``start``: offset by partition; default: the start of the log. ``stop``: the same, for an earlier end.
+    ``consumer`` has no subscription and stays assigned to ``places``. Raises ``KafkaTimeoutError`` if the broker
+    returns no record for :data:`STALLED_S` before that end. ``whole``: as in :func:`read_to_end`, if ``consumer`` does
+    not reset offsets.
     """
     ends = await consumer.end_offsets(places)
+    for place in places:
+        ends[place] = min(ends[place], (stop or {}).get(place.partition, ends[place]))
     begins = await consumer.beginning_offsets(places)
     # No await between assign and seek: otherwise the client would start to fetch the whole topic.
     consumer.assign(places)
     for place in places:
         wanted = (start or {}).get(place.partition, begins[place])
+        if (expired := expired_range(place, wanted, begins[place])) is not None:
+            if whole:
+                raise RangeExpired(place, wanted)
+            consumer.on_expired(expired)
         consumer.seek(place, max(wanted, begins[place]))
     stall = Stall()
     left = [place for place in places if await consumer.position(place) < ends[place]]
     while left:
-        batches = await consumer.getmany(*left, timeout_ms=500, max_records=AT_ONCE)
+        batches = await next_records(consumer, left, AT_ONCE)
         for place, records in batches.items():
             for record in records:
                 if record.offset < ends[place]:
@@ -81,6 +116,22 @@ async def scan(
         positions = {place: await consumer.position(place) for place in left}
         stall.moved_to(positions)
         left = [place for place in left if positions[place] < ends[place]]
+
+
+async def next_records(
+    consumer: AIOKafkaConsumer, places: Collection[TopicPartition], most: int
+) -> dict[TopicPartition, list[KafkaRecord]]:
+    """Return the next records of ``places``, at most ``most``, or none if there are none for half a second.
+
+    Raises :class:`RangeExpired` if retention has deleted them and ``consumer`` does not reset offsets.
+    """
+    try:
+        found: dict[TopicPartition, list[KafkaRecord]] = await consumer.getmany(
+            *places, timeout_ms=500, max_records=most
+        )
+    except OffsetOutOfRangeError as error:
+        raise RangeExpired(*next(iter(error.args[0].items()))) from error
+    return found
 
 
 class Stall:

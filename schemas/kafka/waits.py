@@ -1,7 +1,8 @@
 """Waits for Kafka clients that end after a bounded time, whatever the client does."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaTimeoutError
@@ -36,3 +37,19 @@ async def end_task(task: "asyncio.Future[Any]", within_s: float) -> None:
         await asyncio.wait({task}, timeout=within_s)
     if not task.cancelled():
         task.exception()
+
+
+@asynccontextmanager
+async def stopped_within(seconds: float, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Cancel the body if it has not ended ``seconds`` after ``stop`` was set, and raise ``TimeoutError``."""
+    async with asyncio.timeout(None) as limit:
+
+        async def begin() -> None:
+            await stop.wait()
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+        beginning = asyncio.ensure_future(begin())
+        try:
+            yield
+        finally:
+            beginning.cancel()

@@ -38,12 +38,16 @@ class Defect(StrEnum):
 
 
 class Segment(Part):
-    """Consecutive model calls whose context only grew; axis legend: T tokens, S sampled tokens."""
+    """Model calls each of which extends the context of the one before; axis legend: T tokens, S sampled tokens.
+
+    Segments of a trajectory may share tokens: a fork begins with those with which an earlier call ended, as context.
+    """
 
     token_ids: TokenIds
     """(T,) context and sampled tokens in order."""
     loss_mask: LossMask
-    """(T,) 1 on tokens that this segment's calls sampled, 0 on context."""
+    """(T,) 1 on tokens that this segment's calls sampled, 0 on context. Each token that the trajectory sampled is
+    marked in one segment."""
     logprobs: LogProbs | None
     """(S,) behaviour log-probability of each sampled token; ``None`` if any is missing."""
     version_spans: list[VersionSpan]
@@ -132,7 +136,7 @@ class Trajectory(Record):
     started: TrajectoryStarted | None
     """Its start event; ``None`` if the event is missing."""
     segments: list[Segment] = []
-    """Its tokens. Empty if any model call lacks token ids."""
+    """Its tokens, in the order of the segments' first calls. Empty if any model call lacks token ids."""
     turns: list[Turn] = []
     """Its turns, in order."""
     tools: dict[Name, ToolStatistics] = {}

@@ -22,7 +22,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_runner import PartitionRunner, RunnerConfig
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.trajectory_writer import LAG
-from headrace.streams.native.available import SPEEDUPS
+from headrace.streams.native.available import NOT_BUILT, SPEEDUPS
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +117,7 @@ async def run_assembler(
     partition has expired, ``PartitionTakenOver`` if another process fenced this one, and aiokafka's errors.
     """
     if SPEEDUPS is None:
-        logger.warning(
-            "headrace.streams.native was not built: assembling runs at a fraction of its speed. "
-            "Install a C++ compiler, then reinstall headrace (or run `make native` in a checkout)."
-        )
+        logger.warning(NOT_BUILT)
     if LAG:
         logger.warning(LAG.warning("Python does part of its work, at a fraction of the speed"))
     async with open_consumer(

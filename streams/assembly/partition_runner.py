@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.schemas.ids import uuid7
+from headrace.schemas.kafka.expired import expired_range
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
@@ -173,7 +174,9 @@ class PartitionRunner:
             self._reader = None
 
     async def _read_on(self, producer: FencedProducer, assembly: PartitionAssembly) -> bool:
-        """Assemble until :meth:`stop`; true if a batch that cannot be decompressed was skipped."""
+        """Assemble until :meth:`stop`; true if what cannot be read was skipped: an expired range, or a batch that
+        cannot be decompressed.
+        """
         async with open_reader(
             self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
         ) as reader:
@@ -183,12 +186,28 @@ class PartitionRunner:
                 await self._assemble(producer, reader, assembly)
                 return False
             except KafkaException as error:
+                if await self._skip_expired(assembly, error):
+                    return True
                 skipped = await unreadable_batch(self._config.bootstrap, self._source, assembly.position, error)
                 logger.error(
                     "%s[%d]: the batch at %d to %d cannot be decompressed and is skipped",
                     self._source.topic, self._source.partition, skipped.start, skipped.stop - 1,
                 )  # fmt: skip
         assembly.skip(self._source, skipped)
+        return True
+
+    async def _skip_expired(self, assembly: PartitionAssembly, error: KafkaException) -> bool:
+        """Continue at the log start if retention has deleted the next records, with an alert; open trajectories keep
+        the events that were read. False if ``error`` is another one.
+        """
+        if error.args[0].code() != KafkaError._AUTO_OFFSET_RESET:
+            return False
+        begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
+        expired = expired_range(self._source, assembly.position, begin)
+        if expired is None:
+            return False
+        assembly.warn(expired_alert(SOURCE, expired))
+        assembly.position = begin
         return True
 
     async def _recover(self, producer: FencedProducer) -> PartitionAssembly:
@@ -238,9 +257,8 @@ class PartitionRunner:
             output_end=output_end,
             letters_end=letters_end,
         )
-        if 0 <= commit.offset < begin:
-            taken = checkpoint.next if checkpoint else commit.offset
-            assembly.warn(expired_alert(SOURCE, EVENTS.name, self._source.partition, commit.offset, taken, begin))
+        if (expired := expired_range(self._source, commit.offset, begin)) is not None:
+            assembly.warn(expired_alert(SOURCE, expired, taken=checkpoint.next if checkpoint else None))
         return assembly
 
     async def _assemble(self, producer: FencedProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:

@@ -1,29 +1,59 @@
 """Folds model calls into segments: token sequences whose context only grew, so that one forward pass scores them.
 
-    call 1  context A B      sampled x y      ─┐ one segment   A B x y C z
-    call 2  prefix A B x y   context C, z     ─┘ loss mask     0 0 1 1 0 1
-    call 3  prefix empty, context A D (pruned) → a new segment whose context is masked
+    call 1  context A B      sampled x y        ─┐ one segment   A B x y C z
+    call 2  prefix A B x y   context C, z       ─┘ loss mask     0 0 1 1 0 1
+    call 3  prefix empty, context A D (pruned)   → a segment     A D …       whose context is masked
+    call 4  prefix A B x y   context E, w        → a fork        A B x y E w
+                                                   loss mask     0 0 0 0 0 1   x y are trained in the first segment
 
-Nothing is guessed: if a prefix does not match by length and hash, the trajectory gets a label and no tokens.
+A prefix is the context of an earlier call with the tokens that this call sampled. Any call of the trajectory will do:
+
+    1. Of the drafts that end with exactly these tokens, the one whose call reached them last continues.
+    2. If all drafts that had them have moved on, a fork begins: a draft with the prefix as masked context.
+    3. If no call ended with them, the trajectory gets a label and no tokens. Nothing is guessed.
+
+A call without a prefix continues the previous call's draft if its context begins with that draft's tokens; otherwise it
+begins a draft. Segments are in the order in which their drafts began. Each sampled token is trainable in one of them,
+where it was sampled.
 """
 
 import hashlib
 import sys
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.schemas.arrays import FloatArray, IntArray
 from headrace.schemas.events import ModelCalled, SamplingSpan, VersionSpan
+from headrace.schemas.hidden import TOKEN_FIELDS
 from headrace.schemas.records.trajectory import Defect, Segment
 from headrace.streams.structs import writing
 
 MAX_TOKENS = 1_000_000
-"""Most tokens of a trajectory over all segments; beyond that it is labelled and its tokens are left out."""
+"""Most tokens of a trajectory over all segments, the masked prefixes of forks included; beyond that it is labelled and
+its tokens are left out."""
 
-_TOKEN_FIELDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
+_TOKEN_FIELDS = frozenset(TOKEN_FIELDS)
 
 _Segment, _VersionSpan, _SamplingSpan = writing(Segment), writing(VersionSpan), writing(SamplingSpan)
+
+
+class _PrefixHash:
+    """Hashes prefixes of a growing array, in ascending length, like ``prefix_hash``: each token is hashed once."""
+
+    __slots__ = ("_hash", "_hashed")
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._hashed = 0
+
+    def of(self, token_ids: IntArray, length: int) -> str:
+        """Returns the hash of ``token_ids[:length]``; ``length`` must not be less than in earlier calls."""
+        fresh = token_ids[self._hashed : length]
+        if sys.byteorder == "big":
+            fresh.byteswap()
+        self._hash.update(fresh)
+        self._hashed = length
+        return self._hash.hexdigest()
 
 
 @dataclass(slots=True)
@@ -36,18 +66,25 @@ class _SegmentDraft:
     version_spans: list[VersionSpan] | None = field(default_factory=list)
     sampling_spans: list[SamplingSpan] = field(default_factory=list)
     sampled: int = 0
-    hashed: int = 0
-    """Number of tokens of ``token_ids`` that are already in ``hash``."""
-    hash: Any = field(default_factory=hashlib.sha256)
+    hash: _PrefixHash | None = None
+    """Hash of all tokens, once a call names as many."""
+    end_hash: _PrefixHash | None = None
+    """Hash of the tokens at the end of a call, once one is searched; it may be far behind ``hash``."""
 
-    def prefix_sha256(self) -> str:
-        """Returns ``schemas.tokens.prefix_hash`` of ``token_ids``. They only grow, so each token is hashed once."""
-        fresh = self.token_ids[self.hashed :]
-        if sys.byteorder == "big":
-            fresh.byteswap()
-        self.hash.update(fresh)
-        self.hashed += len(fresh)
-        return str(self.hash.hexdigest())
+    def is_prefix(self, call: ModelCalled) -> bool:
+        """Whether the prefix of ``call`` is exactly ``token_ids``."""
+        length = len(self.token_ids)
+        if call.prefix_length != length:
+            return False
+        if self.hash is None:
+            self.hash = _PrefixHash()
+        return call.prefix_sha256 == self.hash.of(self.token_ids, length)
+
+    def hash_at(self, end: int) -> str:
+        """Returns the hash of the tokens up to ``end``, not less than in earlier calls."""
+        if self.end_hash is None:
+            self.end_hash = _PrefixHash()
+        return self.end_hash.of(self.token_ids, end)
 
     def extend(self, context_ids: IntArray, call: ModelCalled, sampled_ids: IntArray) -> None:
         """Append a call's new context, masked, and its sampled tokens."""
@@ -97,6 +134,40 @@ def _append_sampling(spans: list[SamplingSpan], temperature: float | None, start
     spans.append(_SamplingSpan(temperature=temperature, start=start, end=end))
 
 
+class _CallEnds:
+    """Finds the drafts in which a call ended with given tokens.
+
+    Most trajectories never ask, so nothing is hashed before the first search.
+    """
+
+    def __init__(self) -> None:
+        self._unhashed: list[tuple[_SegmentDraft, int]] = []
+        self._drafts: dict[tuple[int, str | None], list[_SegmentDraft]] = {}
+        """By length and hash of the tokens: drafts in which a call ended with them, in the order of the calls."""
+
+    def add(self, draft: _SegmentDraft) -> None:
+        """Note that a call ended with the tokens that ``draft`` has now."""
+        self._unhashed.append((draft, len(draft.token_ids)))
+
+    def find(self, length: int, sha256: str | None) -> _SegmentDraft | None:
+        """Returns a draft that begins with these tokens: the one that got there last of those that have no more, or
+        any if all have; ``None`` if no call ended with them."""
+        for draft, end in self._unhashed:
+            self._drafts.setdefault((end, draft.hash_at(end)), []).append(draft)
+        self._unhashed.clear()
+        drafts = self._drafts.get((length, sha256))
+        if drafts is None:
+            return None
+        while len(drafts) > 1 and len(drafts[-1].token_ids) > length:
+            drafts.pop()  # it will never end there again
+        return drafts[-1]
+
+    def clear(self) -> None:
+        """Forget all drafts."""
+        self._unhashed.clear()
+        self._drafts.clear()
+
+
 class SegmentFold:
     """Folds a trajectory's model calls, in order, into segments and labels."""
 
@@ -108,6 +179,9 @@ class SegmentFold:
         self._max_tokens = max_tokens
         self._tokens = 0
         self._drafts: list[_SegmentDraft] = []
+        self._current: _SegmentDraft | None = None
+        """The draft of the previous call."""
+        self._ends = _CallEnds()
         self._lost = False
 
     def add(self, call: ModelCalled) -> None:
@@ -142,25 +216,36 @@ class SegmentFold:
             self.defects.add(Defect.UNKNOWN_SAMPLING)
 
     def _append(self, call: ModelCalled, context_ids: IntArray, sampled_ids: IntArray) -> None:
-        draft = self._drafts[-1] if self._drafts else _SegmentDraft()
-        current = draft.token_ids
+        draft = self._current
+        current = draft.token_ids if draft else None
         if call.prefix_length:
-            if call.prefix_length != len(current) or call.prefix_sha256 != draft.prefix_sha256():
+            if draft is None or not draft.is_prefix(call):
+                draft = self._ends.find(call.prefix_length, call.prefix_sha256)
+            if draft is None:
                 self._lose(Defect.BROKEN_PREFIX)
                 return
+            if len(draft.token_ids) > call.prefix_length:
+                context_ids = draft.token_ids[: call.prefix_length] + context_ids
+                draft = None
         elif current and context_ids[: len(current)] == current:
             # The SDK sends whole contexts: the tokens of the current segment are the prefix.
             context_ids = context_ids[len(current) :]
         else:
-            draft = _SegmentDraft()
-            self._drafts.append(draft)
+            draft = None
         self._tokens += len(context_ids) + len(sampled_ids)
         if self._tokens > self._max_tokens:
             self._lose(Defect.OVERSIZE)
             return
+        if draft is None:
+            draft = _SegmentDraft()
+            self._drafts.append(draft)
         draft.extend(context_ids, call, sampled_ids)
+        self._ends.add(draft)
+        self._current = draft
 
     def _lose(self, why: Defect) -> None:
         self.defects.add(why)
         self._lost = True
         self._drafts.clear()
+        self._current = None
+        self._ends.clear()

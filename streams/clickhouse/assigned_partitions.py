@@ -2,14 +2,15 @@
 
 Nine of ten records are events. Each partition of ``events`` is read by a :class:`PartitionReader`, a quarter of the
 processor time of aiokafka's consumer. That consumer, which is the group's member, reads the other topics; in it the
-partitions of ``events`` are paused.
+partitions of ``events``, and all that are not started, are paused.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import OffsetOutOfRangeError
 from confluent_kafka import KafkaException
 
 from headrace.schemas.topics import EVENTS
@@ -29,29 +30,39 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
     """
 
     def __init__(self, bootstrap: str, consumer: AIOKafkaConsumer) -> None:
+        """``consumer`` must not reset offsets: ``auto_offset_reset="none"``."""
         self.generation = 0
         """Number of rebalances, each counted at its begin and at its end."""
         self._bootstrap = bootstrap
         self._consumer = consumer
         self._readers: dict[TopicPartition, PartitionReader] = {}
         self._failed: dict[TopicPartition, KafkaException] = {}
-        self._unreadable: dict[TopicPartition, KafkaException] = {}
+        self._unreadable: dict[TopicPartition, Exception] = {}
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         self.generation += 1
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         self.generation += 1
-        self._consumer.pause(*[place for place in assigned if place.topic == EVENTS.name])
+        places = list(assigned)
+        self._consumer.pause(*places)
+        for place in places:  # without a position the client would look up the committed offset, and use it
+            self._consumer.seek(place, 0)
 
     async def start(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read each of these partitions from its offset on. Raises ``IllegalStateError`` if one was reassigned."""
-        await self._close(offsets)
+        await self._close(offsets.keys())
         for place, offset in offsets.items():
             if place.topic == EVENTS.name:
                 self._readers[place] = self._reader_from(place, offset)
             else:
                 self._consumer.seek(place, offset)
+                self._consumer.resume(place)
+
+    async def stop(self, places: Collection[TopicPartition]) -> None:
+        """Read nothing more of ``places`` until they are started again."""
+        await self._close(places)
+        self._consumer.pause(*[place for place in places if place in self._consumer.assignment()])
 
     async def read(self, most: int) -> dict[TopicPartition, Sequence[LogRecord]]:
         """Returns the next records by partition, without waiting for records: at most ``most`` of a partition of
@@ -60,7 +71,13 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         generation = self.generation
         while self._failed:
             await self._skip_batch(*self._failed.popitem())
-        found: dict[TopicPartition, Sequence[LogRecord]] = await self._consumer.getmany(max_records=most)
+        try:
+            found: dict[TopicPartition, Sequence[LogRecord]] = await self._consumer.getmany(max_records=most)
+        except OffsetOutOfRangeError as error:
+            places = error.args[0].keys() & self._consumer.assignment()
+            self._consumer.pause(*places)
+            self._unreadable.update(dict.fromkeys(places, error))
+            found = {}
         if generation != self.generation:
             return {}
         # From here on nothing is awaited: readers move on only if the caller takes their records, because positions are
@@ -75,9 +92,9 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
                 found[place] = records
         return found
 
-    def unreadable(self) -> dict[TopicPartition, KafkaException]:
-        """Returns the partitions of ``events`` that could not be read on since the last call, for example because
-        retention deleted unread records; each must be started again.
+    def unreadable(self) -> dict[TopicPartition, Exception]:
+        """Returns the partitions that could not be read on since the last call, for example because retention deleted
+        unread records; each must be started again.
         """
         found, self._unreadable = self._unreadable, {}
         return found
@@ -105,7 +122,7 @@ class AssignedPartitions(ConsumerRebalanceListener):  # type: ignore[misc]  # ai
         """Stop reading ``events``."""
         await self._close([*self._readers, *self._failed, *self._unreadable])
 
-    async def _close(self, places: Iterable[TopicPartition]) -> None:
+    async def _close(self, places: Collection[TopicPartition]) -> None:
         readers = [self._readers.pop(place, None) for place in places]
         for place in places:
             self._failed.pop(place, None)

@@ -10,8 +10,8 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
+from headrace.streams.clickhouse.direct_columns import add_ordinary
 from headrace.streams.clickhouse.event_rows import EventRows
-from headrace.streams.clickhouse.ordinary import add_ordinary
 from headrace.streams.clickhouse.rows import RowOrigin, to_rows
 from headrace.streams.raw import LogRecord
 

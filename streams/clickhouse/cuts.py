@@ -9,9 +9,15 @@ batch must be cut at the same offsets when it is read again. Two rules ensure th
   process that reads the partition finds it there and cuts at it.
 
 If a process inserts although its partition has been reassigned, it repeats a batch that the new owner cuts identically:
-both use the same announced cut, and the second insert is dropped. The tables' ReplacingMergeTree is an additional
+both use the same announced cut, and the second insert is dropped. If retention has deleted the first records of an
+announced batch, it is repeated without them, under the same token. The tables' ReplacingMergeTree is an additional
 safeguard.
+
+A topic that is deleted and created again starts at offset 0, and the group's commits remain. So tokens and commits name
+the topic's id.
 """
+
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -39,20 +45,39 @@ def full_end(first: int, size: int) -> int:
     return (first // size + 1) * size
 
 
-def cut_metadata(end: int) -> str:
-    """Returns an announced cut as commit metadata: ``cut=812``."""
-    return f"cut={end}"
+class CommitMetadata(NamedTuple):
+    """Metadata of a commit."""
+
+    topic_id: str = ""
+    """Id of the topic that was read; empty if it is unknown."""
+    cut: int | None = None
+    """End of the batch that starts at the committed offset; ``None`` if it was not announced."""
+
+    @classmethod
+    def parse(cls, text: str) -> "CommitMetadata":
+        """Parse metadata; what is missing or something else stays empty."""
+        fields = dict(word.partition("=")[::2] for word in text.split(" "))
+        cut = fields.get("cut", "")
+        return cls(fields.get("topic", ""), int(cut) if cut.isdecimal() else None)
+
+    def __str__(self) -> str:
+        """``topic=Zk0dPQ2wT8mAlBZc8sJ6jg cut=812``."""
+        return f"topic={self.topic_id}" + ("" if self.cut is None else f" cut={self.cut}")
 
 
-def announced_cut(metadata: str) -> int | None:
-    """Parse the cut in commit metadata; ``None`` if there is none, as after a finished batch."""
-    name, _, end = metadata.partition("=")
-    return int(end) if name == "cut" and end.isdecimal() else None
+def resumed_cut(cut: int | None, committed: int, begin: int, end: int) -> int | None:
+    """Returns the cut that the batch from ``committed`` on must end at; ``None`` if it may end anywhere.
+
+    ``cut`` was announced at ``committed``; the log holds the offsets ``begin`` to ``end``. If it holds nothing of the
+    batch, or not all of its end, the batch cannot be repeated.
+    """
+    return cut if cut is not None and max(committed, begin) < cut <= end else None
 
 
-def deduplication_token(topic: str, partition: int, first: int, end: int, table: Table) -> str:
-    """Returns the token for inserting the batch ``[first, end)`` into ``table``: ``events:2:7104-7999:events``."""
-    return f"{topic}:{partition}:{first}-{end - 1}:{table.name}"
+def deduplication_token(topic: str, topic_id: str, partition: int, first: int, end: int, table: Table) -> str:
+    """Returns the token for inserting the batch ``[first, end)`` into ``table``:
+    ``events:Zk0dPQ2wT8mAlBZc8sJ6jg:2:7104-7999:events``."""
+    return f"{topic}:{topic_id}:{partition}:{first}-{end - 1}:{table.name}"
 
 
 def halves(rows: pa.Table) -> tuple[pa.Table, pa.Table] | None:

@@ -23,7 +23,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 BACKLOG_RECORDS = 4096
 """Distance to the log end, in offsets, from which on a partition has a backlog."""
 BACKLOG_LINGERS = 20
-"""Factor on the linger: how long a batch waits to fill while there is a backlog."""
+"""Largest factor on the linger: how long a batch waits to fill while there is a backlog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,9 @@ class Pending:
     """End of the next batch, if it was announced."""
     since: float = 0.0
     """When the first record of the next batch was added, in seconds of the caller's clock."""
+    backlog_lingers: int = 0
+    """Factor on the linger while there is a backlog. It is 0 for the first batch, and then doubles from 1 on to
+    :data:`BACKLOG_LINGERS`: whenever the process is killed, about half of what it read is written."""
     _chunks: list[ConvertedChunk] = field(default_factory=list)
     _records: list[LogRecord] = field(default_factory=list)
     _columns_size: int = 0
@@ -97,6 +100,12 @@ class Pending:
     def read_to(self) -> int:
         """One past the last record that was read."""
         return max(self.first, self._read_to)
+
+    def is_written_to(self, position: int) -> bool:
+        """Whether there is nothing to write before ``position``, up to which the partition was read, and a batch may
+        start there: not inside an announced batch.
+        """
+        return self.is_empty and self.first < position and (self.announced is None or self.announced <= position)
 
     def add(self, records: Sequence[LogRecord], now: float) -> None:
         """Append ``records``, which follow the existing ones."""
@@ -128,11 +137,12 @@ class Pending:
     def is_due(self, now: float, linger_s: float, reached: int | None) -> bool:
         """Whether the next batch should be cut although it is not full: its first record has waited for ``linger_s``.
 
-        ``reached`` is the last known log end. If it is far ahead, the batch waits longer while records are being read:
-        a backlog needs large inserts. Records of an open transaction are in front of the log end, and not read yet.
+        ``reached`` is the last known log end. If it is far ahead, the batch waits longer while records are being read,
+        ``backlog_lingers`` times: a backlog needs large inserts. Records of an open transaction are in front of the log
+        end, and not read yet.
         """
         is_behind = reached is not None and reached - self.read_to >= BACKLOG_RECORDS and now - self._latest < linger_s
-        return now - self.since >= linger_s * (BACKLOG_LINGERS if is_behind else 1)
+        return now - self.since >= linger_s * (self.backlog_lingers if is_behind else 1)
 
     def cut(self, *, early: bool) -> int | None:
         """Returns where to cut now, as :func:`next_cut`."""
@@ -148,6 +158,7 @@ class Pending:
         self._columns_size -= columns
         self._drop(len(records))
         self.first, self.announced, self.since = end, None, self._latest
+        self.backlog_lingers = min(max(1, 2 * self.backlog_lingers), BACKLOG_LINGERS)
         return taken
 
     def _drop(self, count: int) -> None:

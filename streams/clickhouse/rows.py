@@ -315,7 +315,7 @@ def _feedback(feedback: events.FeedbackGiven, subject: str) -> Rows:
 
 
 def _sdk_stats(stats: events.SdkStatsReported, subject: str) -> Rows:
-    row: Row = {name: getattr(stats, name) for name in ("emitted", "sent", "queued")}
+    row: Row = {name: getattr(stats, name) for name in ("emitted", "sent", "queued", "spooled", "replayed", "adopted")}
     yield (
         tables.SDK_STATS,
         row

@@ -18,44 +18,46 @@ insert. Each half has its own token, so a repeated batch is bisected identically
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+)
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
-from headrace.schemas.kafka.offsets import committed_offsets
-from headrace.schemas.kafka.reading import partitions_of, scan
+from headrace.schemas.kafka.expired import expired_range
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.sending import send
-from headrace.schemas.records.alert import Severity
+from headrace.schemas.kafka.waits import stopped_within
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES
-from headrace.schemas.wire import Message, UnreadableRecord
-from headrace.streams.alerts import alert_message
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
-from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, deduplication_token, halves
+from headrace.streams.clickhouse.commits import Commit, TopicCommits
+from headrace.streams.clickhouse.cuts import deduplication_token, halves, resumed_cut
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused, Stopped
 from headrace.streams.clickhouse.event_rows import LAG as NATIVE_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, TakenBatch
 from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
-from headrace.streams.dead_letters.build import dead_letter_message, time_of
+from headrace.streams.clickhouse.unstored import SOURCE, originals_of, unstored_alert
+from headrace.streams.dead_letters.build import dead_letter_message
 from headrace.streams.lag import ConsumerLag, LagMeter
-from headrace.streams.lost_offset import expired_alert
-from headrace.streams.raw import LogRecord
+from headrace.streams.lost_offset import deleted_alert, expired_alert
+from headrace.streams.native.available import NOT_BUILT, SPEEDUPS
 
 log = logging.getLogger(__name__)
-
-SOURCE = "/streams/sink"
-KIND = "record_unstorable"
-"""Kind of the alert about records that ClickHouse cannot store."""
 
 READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
 """Topics whose unreadable records a processor turns into dead letters, and the topic of dead letters itself."""
@@ -71,8 +73,24 @@ _RESTART_S = 1.0
 _RESTART_MOST_S = 30.0
 """Longest such pause."""
 
+_MOST_S = 3600.0
+"""Longest of all times that can be set."""
+_MOST = {"batch_records": 1_048_576, "buffer_bytes": 64 * 1024**3, "concurrent_inserts": 64}
+"""Largest of the numbers that can be set."""
+_IDLE_S = 0.5
+"""Longest pause between two reads, so that a long linger does not delay a stop."""
+_PASSED_S = 5.0
+"""Time without a write after which positions are committed that have passed offsets without records."""
+_METADATA_S = 30.0
+"""Time after which added partitions and recreated topics are noticed."""
+_STOP_S = 10.0
+"""Time for writing and committing what was read, once the sink is to stop. What is not committed is read again; an
+announced batch is repeated exactly."""
+
 _LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
 """Errors of a commit or a seek once a partition belongs to another process."""
+_NOT_STARTED = (IllegalStateError, KafkaConnectionError, KafkaTimeoutError)
+"""Errors of starting partitions after which it is tried again: they were reassigned, or Kafka does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +124,18 @@ class SinkConfig:
     """Longest pause in seconds between two attempts while ClickHouse does not answer."""
 
     def __post_init__(self) -> None:
-        for name in ("linger_s", "batch_records", "buffer_bytes", "concurrent_inserts", "lag_interval_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"the sink's setting {name} must be positive, not {getattr(self, name)}")
+        for name in ("linger_s", "lag_interval_s", "retry_most_s"):
+            value = getattr(self, name)
+            if value <= 0:
+                raise ValueError(f"the sink's setting {name} must be positive, not {value}")
+            if not value <= _MOST_S:
+                raise ValueError(f"the sink's setting {name} must be at most {_MOST_S:g} seconds, not {value}")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"the sink's setting {name} must be a whole number from 1 to {most}, not {value!r}")
+        if not self.group.strip():
+            raise ValueError("the sink's setting group must not be empty: it names the consumer group")
 
 
 class _Sink:
@@ -119,6 +146,7 @@ class _Sink:
         config: SinkConfig,
         consumer: AIOKafkaConsumer,
         assigned: AssignedPartitions,
+        commits: TopicCommits,
         producer: AIOKafkaProducer,
         database: RetryingClient,
         tasks: asyncio.TaskGroup,
@@ -126,6 +154,7 @@ class _Sink:
         self._config = config
         self._consumer = consumer
         self._assigned = assigned
+        self._commits = commits
         self._producer = producer
         self._database = database
         self._tasks = tasks
@@ -134,6 +163,7 @@ class _Sink:
         self._writing: asyncio.Task[None] | None = None
         self._writing_bytes = 0
         self._pauses_until = 0.0
+        self._passed_at = 0.0
         self._loaded = -1
         self._restarts: dict[TopicPartition, float] = {}
         self._restart_pauses: dict[TopicPartition, float] = {}
@@ -144,7 +174,7 @@ class _Sink:
         """
         if self._loaded != self._assigned.generation:
             await self._load_all()
-        await self._restart_unreadable()
+        await self._restart()
         records = await self._assigned.read(CHUNK_RECORDS)
         if self._loaded != self._assigned.generation:
             return
@@ -158,12 +188,12 @@ class _Sink:
                 pending.put(chunk, await asyncio.to_thread(convert, chunk))
         if self._loaded != self._assigned.generation:
             return
-        if self._writing is None and (cuts := self._cuts(now)):
+        if self._writing is None and ((cuts := self._cuts(now)) or now >= self._passed_at):
             self._start_writing(cuts)
         if self._writing is not None and self._held_bytes() > self._config.buffer_bytes:
             await asyncio.wait({self._writing})
         read = sum(map(len, records.values()))
-        await asyncio.sleep(0 if read >= CHUNK_RECORDS else self._config.linger_s / _LINGER_WAITS)
+        await asyncio.sleep(0 if read >= CHUNK_RECORDS else min(self._config.linger_s / _LINGER_WAITS, _IDLE_S))
 
     async def finish(self) -> None:
         """Write the remaining records."""
@@ -171,7 +201,7 @@ class _Sink:
             await asyncio.wait({self._writing})
         ends = {place: pending.cut(early=True) for place, pending in self._pending.items()}
         cuts = {place: end for place, end in ends.items() if end is not None}
-        if cuts and self._loaded == self._assigned.generation:
+        if self._loaded == self._assigned.generation:
             self._start_writing(cuts)
 
     def _held_bytes(self) -> int:
@@ -193,18 +223,30 @@ class _Sink:
                     return {place: end}
         return found
 
-    async def _restart_unreadable(self) -> None:
-        """Start partitions that could not be read again, each after a pause; the others are read meanwhile."""
+    async def _restart(self) -> None:
+        """Start partitions that could not be read again, each after a pause, and those whose topic was created again;
+        the others are read meanwhile.
+        """
         now = monotonic()
         for place, error in self._assigned.unreadable().items():
             pause = min(2 * self._restart_pauses.get(place, _RESTART_S / 2), _RESTART_MOST_S)
             self._restart_pauses[place], self._restarts[place] = pause, now + pause
             log.warning("%s[%d] is read again from its committed offset in %g s: %s", *place, pause, error)
+        if recreated := self._commits.take_recreated():
+            await self._assigned.stop(recreated)
+            self._restarts.update(dict.fromkeys(recreated, now))
         due = [place for place, at in self._restarts.items() if at <= now]
         if due and self._writing is None:
-            for place in due:
-                del self._restarts[place]
-            await self._load(due)
+            # What was read before is written first: it may be in Kafka no longer.
+            held = {place: pending for place in due if (pending := self._pending.get(place)) is not None}
+            ends = {place: pending.cut(early=True) for place, pending in held.items()}
+            if cuts := {place: end for place, end in ends.items() if end is not None}:
+                self._start_writing(cuts)
+            elif await self._load(due):
+                for place in due:
+                    del self._restarts[place]
+            else:
+                self._restarts.update(dict.fromkeys(due, now + _RESTART_S))
 
     async def _load_all(self) -> None:
         """Start every assigned partition."""
@@ -213,45 +255,43 @@ class _Sink:
         generation = self._assigned.generation
         self._pending.clear()
         self._restarts.clear()
+        self._commits.clear()
         await self._assigned.close()
-        try:
-            await self._load(list(self._consumer.assignment()))
-        except IllegalStateError:
-            return  # reassigned in the meantime: the next iteration loads again
-        self._loaded = generation
+        if await self._load(list(self._consumer.assignment())):
+            self._loaded = generation
 
-    async def _load(self, places: Sequence[TopicPartition]) -> None:
-        """Start each of ``places`` at its committed offset, with the cut announced there. Nothing of theirs may be
-        being written. Raises ``IllegalStateError`` if one was reassigned.
+    async def _load(self, places: Sequence[TopicPartition]) -> bool:
+        """Start each of ``places`` whose topic exists at its committed offset, with the cut announced there. Nothing of
+        theirs may be being written. Returns false if one was reassigned or Kafka does not answer.
         """
-        if not places:
-            return
-        commits = await committed_offsets(self._config.bootstrap, self._config.group, places)
-        begins = await self._consumer.beginning_offsets(places)
-        ends = await self._consumer.end_offsets(places)
-        for place in places:
-            # Without a commit the offset is −1. A commit outside of the log starts at the log start.
-            at, begin = commits[place].offset, begins[place]
-            first = at if begin <= at <= ends[place] else begin
-            if 0 <= at < begin:
-                alert = expired_alert(SOURCE, place.topic, place.partition, at, at, begin)
-                await (await send(self._producer, ALERTS, alert.message))
-            elif at > first:
-                log.error(
-                    "%s[%d] ends at %d, and was written up to %d already: the topic was recreated, or its broker "
-                    "lost records; the partition is read again from its start",
-                    *place, ends[place], at,
-                )  # fmt: skip
-            announced = announced_cut(commits[place].metadata or "")
-            self._pending[place] = Pending(
-                first,
-                self._config.batch_records,
-                announced if announced is not None and announced > first else None,
-            )
-        await self._assigned.start({place: self._pending[place].first for place in places})
+        try:
+            commits = await self._commits.read(places)
+            begins = await self._consumer.beginning_offsets(list(commits))
+            ends = await self._consumer.end_offsets(list(commits))
+            for place, commit in commits.items():
+                # Without a commit the offset is −1. A commit outside of the log starts at the log start.
+                at, begin, end = commit.offset, begins[place], ends[place]
+                announced = resumed_cut(commit.cut, at, begin, end)
+                if (expired := expired_range(place, at, begin)) is not None:
+                    alert = expired_alert(SOURCE, expired, announced=commit.cut)
+                    await (await send(self._producer, ALERTS, alert.message))
+                elif at > end:
+                    log.error(
+                        "%s[%d] ends at %d, and was written up to %d already: the topic was recreated, or its broker "
+                        "lost records; the partition is read again from its start",
+                        *place, end, at,
+                    )  # fmt: skip
+                first = at if announced is not None or begin <= at <= end else begin
+                self._pending[place] = Pending(first, self._config.batch_records, announced)
+            await self._assigned.start({place: max(self._pending[place].first, begins[place]) for place in commits})
+        except _NOT_STARTED as error:
+            log.info("partitions were not started, trying again: %s", error)
+            return False
+        return True
 
     def _start_writing(self, cuts: dict[TopicPartition, int]) -> None:
-        """Write the batches that end at ``cuts`` in a separate task."""
+        """Write the batches that end at ``cuts``, and commit, in a separate task."""
+        self._passed_at = monotonic() + _PASSED_S
         taken = {place: self._pending[place].take(end) for place, end in cuts.items()}
         self._writing_bytes = sum(batch.size for batch in taken.values())
         self._writing = self._tasks.create_task(self._write(taken))
@@ -260,16 +300,13 @@ class _Sink:
         """Announce the cuts, insert the batches, commit. If a partition was reassigned meanwhile, reload all."""
         begun = monotonic()
         try:
-            await self._consumer.commit(
-                {place: (batch.first, cut_metadata(batch.end)) for place, batch in batches.items()}
-            )
+            await self._commits.commit({place: Commit(batch.first, batch.end) for place, batch in batches.items()})
             async with asyncio.TaskGroup() as writers:
                 # The smallest first: training records are visible before the events of the same second.
                 for place, batch in sorted(batches.items(), key=lambda each: each[1].end - each[1].first):
                     writers.create_task(self._write_batch(place, batch))
-            await self._consumer.commit(
-                {place: (await self._written_to(place, batch.end), "") for place, batch in batches.items()}
-            )
+            written = {place: Commit(batch.end) for place, batch in batches.items()}
+            await self._commits.commit(written | await self._passed())
         except _LOST_PARTITION as error:
             log.info("partitions were reassigned during a write, reading again from the committed offsets: %s", error)
             self._loaded = -1
@@ -277,6 +314,15 @@ class _Sink:
             self._writing, self._writing_bytes = None, 0
             took = monotonic() - begun
             self._pauses_until = begun + took + min(took, _PAUSE_LINGERS * self._config.linger_s)
+
+    async def watch_topics(self, stop: asyncio.Event) -> None:
+        """Notice now and then which topics were deleted or created again, until ``stop`` is set."""
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_METADATA_S):
+                    await stop.wait()
+                    return
+            await self._commits.look_at_topics()
 
     async def _write_batch(self, place: TopicPartition, taken: TakenBatch) -> None:
         async with self._slots:
@@ -300,9 +346,10 @@ class _Sink:
     ) -> dict[int, str]:
         """Insert ``rows`` of the batch ``[first, end)``. Returns the errors of refused records, by offset."""
         left, refused = [(rows, first, end)], dict[int, str]()
+        topic_id = self._commits.topic_id(place)
         while left:
             part, begin, stop = left.pop()
-            token = deduplication_token(place.topic, place.partition, begin, stop, table)
+            token = deduplication_token(place.topic, topic_id, place.partition, begin, stop, table)
             try:
                 await self._database.insert(table, part, token)
             except RowsRefused as error:
@@ -314,59 +361,41 @@ class _Sink:
                 left += [(parts[0], begin, middle), (parts[1], middle, stop)]
         return refused
 
-    async def _written_to(self, place: TopicPartition, end: int) -> int:
-        """Returns the offset to commit once everything before ``end`` is in the database."""
-        pending = self._pending[place]
+    async def _passed(self) -> dict[TopicPartition, Commit]:
+        """Returns the commits for partitions of which everything that was read is written: past transaction markers and
+        aborted records too. Their offsets would otherwise count as lag, and as unread once they expire.
+        """
+        found: dict[TopicPartition, Commit] = {}
         # After a rebalance records may have been read and dropped: they are in front of the position.
-        is_loaded = self._loaded == self._assigned.generation
-        if is_loaded and pending.first == end and pending.is_empty:
-            # Also past transaction markers, which use offsets without a record and would otherwise count as lag.
-            pending.first = max(end, await self._assigned.position(place))
-        return pending.first
-
-
-async def originals_of(bootstrap: str, place: TopicPartition, offsets: Collection[int]) -> list[LogRecord]:
-    """Read the records of ``place`` at ``offsets`` again from Kafka, in order."""
-    if not offsets:
-        return []
-    found: list[LogRecord] = []
-    start = {place.partition: min(offsets)}
-    async with open_consumer(bootstrap) as consumer, aclosing(scan(consumer, [place], start=start)) as records:
-        async for record in records:
-            if record.offset in offsets:
-                found.append(record)
-            if record.offset >= max(offsets):
-                break
-    if missing := set(offsets) - {record.offset for record in found}:
-        log.error("%s[%d]: the records at %s are no longer in Kafka, and are in no table", *place, sorted(missing))
-    return found
-
-
-def unstored_alert(
-    topic: str, partition: int, first: int, unstored: Sequence[tuple[LogRecord, UnreadableRecord]]
-) -> Message:
-    """Returns the alert about records of the batch that starts at ``first``; a repeated batch gives the same id."""
-    record, why = unstored[0]
-    place = f"{topic}[{partition}]@{record.offset}"
-    return alert_message(
-        KIND,
-        f"{len(unstored)} records are in no table of ClickHouse, the first is {place}: {why}"[:1000]
-        + ". They are in dead-letters with all their bytes.",
-        source=SOURCE,
-        subject=place,
-        time_ms=time_of(record),
-        about=(topic, partition, first),
-        severity=Severity.WARNING,
-        details={"topic": topic, "partition": partition, "offset": record.offset, "records": len(unstored)},
-    )
+        if self._loaded == self._assigned.generation:
+            for place, pending in list(self._pending.items()):
+                position = await self._assigned.position(place)
+                if pending.is_written_to(position):
+                    pending.first = position
+                    found[place] = Commit(position)
+        return found
 
 
 async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Write all topics to ClickHouse until ``stop`` is set; then write the remaining records, commit, and return.
 
-    ``ready`` is called once the tables exist and the consumer is started. Raises ``LookupError`` if a topic is missing
-    on the broker, and ``ValueError`` for an invalid address or a table with other columns.
+    ``ready`` is called once the tables exist and the consumer is started. If Kafka or ClickHouse does not answer, it
+    returns some seconds after ``stop`` nevertheless. Raises ``LookupError`` if a topic is missing on the broker, and
+    ``ValueError`` for an invalid address or a table with other columns.
     """
+    try:
+        async with stopped_within(_STOP_S, stop):
+            await _run(config, stop, ready)
+    except TimeoutError:
+        if not stop.is_set():
+            raise
+        log.warning("stopped before everything that was read was committed: the next start reads it again")
+
+
+async def _run(config: SinkConfig, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """As :func:`run_sink`, without a limit for stopping."""
+    if SPEEDUPS is None:
+        log.warning(NOT_BUILT)
     if NATIVE_LAG:
         log.warning(NATIVE_LAG.warning("Python converts part of the events"))
     database = RetryingClient(
@@ -376,11 +405,17 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
         stack.push_async_callback(database.close)
         try:
             await database.prepare()
-            # The first Arrow array imports pandas, which takes seconds on a busy machine; without a thread no heartbeat
-            # would be sent meanwhile.
+            # The first Arrow array imports pandas, unless it is hidden (without_pandas.py). On a busy machine it takes
+            # seconds; without a thread no heartbeat would be sent meanwhile.
             await asyncio.to_thread(arrow_table, LAG, [{}])
             consumer = await stack.enter_async_context(
-                open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member)
+                open_consumer(
+                    config.bootstrap,
+                    group=config.group,
+                    group_instance_id=config.member,
+                    metadata_max_age_ms=int(_METADATA_S * 1000),
+                    auto_offset_reset="none",
+                )
             )
             for topic in STORED_TOPICS:
                 await partitions_of(consumer, topic)
@@ -394,11 +429,21 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
                 except ClickHouseError as error:
                     log.warning("the lag was not written: %s", error)
 
+            async def report_deleted(topic: str, topic_id: str) -> None:
+                alert = deleted_alert(SOURCE, topic, topic_id)
+                log.error(
+                    "the topic %s was deleted: what was read of it is written, and the sink continues with the others",
+                    topic,
+                )
+                await (await send(producer, ALERTS, alert.message))
+
             assigned = AssignedPartitions(config.bootstrap, consumer)
+            commits = TopicCommits(config.bootstrap, config.group, consumer, report_deleted)
             stack.push_async_callback(assigned.close)
             async with asyncio.TaskGroup() as tasks:
-                sink = _Sink(config, consumer, assigned, producer, database, tasks)
+                sink = _Sink(config, consumer, assigned, commits, producer, database, tasks)
                 consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=assigned)
+                tasks.create_task(sink.watch_topics(stop))
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():

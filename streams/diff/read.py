@@ -22,7 +22,8 @@ async def read_sides(bootstrap: str, name: str, against: str = LIVE) -> tuple[Di
     """Returns the side of ``against`` (a replay or live) and that of the replay ``name``, for the trajectories of
     ``name``.
 
-    Raises ``NoReplay`` if one of them does not exist or is not finished.
+    Raises ``NoReplay`` if one of them does not exist or is not finished, and :class:`RangeExpired` if retention deleted
+    records of theirs, now or since the replay.
     """
     replay = await find_replay(bootstrap, name)
     after = await _read_replay(bootstrap, replay)
@@ -56,7 +57,7 @@ async def _read(
     starts: Mapping[int, int] | None = None,
     stops: Mapping[int, int] | None = None,
 ) -> None:
-    async for record in read_to_end(bootstrap, topic, start=starts):
+    async for record in read_to_end(bootstrap, topic, start=starts, whole=True):
         if stops is not None and record.offset >= stops.get(record.partition, 0):
             continue
         try:

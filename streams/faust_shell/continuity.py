@@ -13,9 +13,14 @@ from aiokafka import TopicPartition
 from faust.types import TP
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import known_position
+from headrace.schemas.kafka.expired import skip_expired
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.faust_app import skipped_offsets
 from headrace.streams.raw import LogRecord
+
+_POLL_MS = 500
+"""Longest wait of a query for a record."""
 
 
 class Continuity:
@@ -84,12 +89,17 @@ class Continuity:
         return last is None or last < self._expected[partition]
 
     async def _first_from(self, offset: int, partition: int) -> int:
-        """Returns the offset of the first committed record from ``offset`` on, after markers and aborted records."""
-        async with open_consumer(self._bootstrap) as consumer:
+        """Returns the offset of the first committed record from ``offset`` on, after markers and aborted records; the
+        log end if there is none any more."""
+        async with open_consumer(self._bootstrap, on_expired=skip_expired) as consumer:
             place = TopicPartition(self._topic.name, partition)
             consumer.assign([place])
             consumer.seek(place, offset)
-            return int((await consumer.getone(place)).offset)
+            end = (await consumer.end_offsets([place]))[place]
+            while not (found := await consumer.getmany(place, timeout_ms=_POLL_MS, max_records=1)):
+                if (known_position(consumer, place) or 0) >= end:
+                    return int(end)
+            return int(found[place][0].offset)
 
     def _tp(self, partition: int) -> TP:
         return TP(self._topic.name, partition)

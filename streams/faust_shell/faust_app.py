@@ -7,6 +7,7 @@ nothing: outputs are written in one transaction with the offset of their input (
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -17,6 +18,7 @@ import aiokafka
 import faust
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode.services import Service
@@ -24,10 +26,14 @@ from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 from headrace.schemas.kafka.clients import open_admin
+from headrace.schemas.kafka.consumer import known_position, read_on, start_at
+from headrace.schemas.kafka.expired import ExpiredRange
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.skipped_offsets import SkippedOffsets
 from headrace.streams.raw import LogRecord
+
+logger = logging.getLogger(__name__)
 
 BATCH_WITHIN_S = 0.05
 """Seconds to wait for a batch to fill: the latency that a stage adds to a single trajectory."""
@@ -48,6 +54,7 @@ class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Faust has no settings for these; the client reads the attributes when it starts.
         consumer._isolation_level = "read_committed"
+        consumer._auto_offset_reset = "none"  # Expired records must not be skipped silently: _fetch_records.
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         # Partition p of every topic goes to the same member: of `trajectories` and of `feedback` too.
         consumer._partition_assignment_strategy = (RangePartitionAssignor,)
@@ -60,11 +67,39 @@ class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
             super()._stopped_set()
 
     async def _fetch_records(self, *args: Any, **options: Any) -> Mapping[TP, list[Any]]:
-        fetched: Mapping[TP, list[Any]] = await super()._fetch_records(*args, **options)
-        skipped_offsets = cast("_App", self.app).skipped_offsets
+        app = cast("_App", self.app)
+        try:
+            fetched: Mapping[TP, list[Any]] = await super()._fetch_records(*args, **options)
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            await self._place(error)
+            return {}
+        skipped_offsets = app.skipped_offsets
         for place, records in fetched.items():
             skipped_offsets.note(place, [record.offset for record in records])
         return {place: [_Fetched(records)] for place, records in fetched.items() if records}
+
+    async def position(self, tp: TP) -> int | None:
+        # Faust's waits for a position on the thread that would set it.
+        position: int | None = await self.call_thread(self._position_now, tp)
+        return position
+
+    async def _position_now(self, tp: TP) -> int | None:
+        consumer = self._ensure_consumer()
+        place = aiokafka.TopicPartition(tp.topic, tp.partition)
+        if place not in consumer.assignment():
+            raise IllegalStateError(f"{tp.topic}[{tp.partition}] is not assigned")
+        return known_position(consumer, place)
+
+    async def _place(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
+        """Read on where the log has records. While the broker does not answer, the next fetch raises again."""
+        consumer = self._ensure_consumer()
+        try:
+            if isinstance(error, NoOffsetForPartitionError):
+                await start_at(consumer, "earliest")
+            else:
+                cast("_App", self.app).expired.extend(await read_on(consumer, error.args[0]))
+        except (KafkaError, IllegalStateError) as failed:  # also if the partition was reassigned
+            logger.info("a partition's position is not known yet: %r", failed)
 
 
 class _Fetched:
@@ -130,6 +165,10 @@ class _App(faust.App):
     def skipped_offsets(self) -> SkippedOffsets:
         return SkippedOffsets()
 
+    @cached_property
+    def expired(self) -> deque[ExpiredRange]:
+        return deque()
+
 
 def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str | None = None) -> faust.App:
     """Returns an app with the consumer group ``name`` on ``bootstrap`` (Kafka brokers, ``host:port``, comma-separated).
@@ -187,6 +226,12 @@ async def assigned_by_group(app: faust.App, bootstrap: str, topics: Collection[s
 def skipped_offsets(app: faust.App) -> SkippedOffsets:
     """Returns the offsets at which the client of ``app`` found no records."""
     return cast("_App", app).skipped_offsets
+
+
+def take_expired(app: faust.App) -> list[ExpiredRange]:
+    """Returns what the client of ``app`` has skipped since the last call, because retention had deleted it."""
+    expired = cast("_App", app).expired
+    return [expired.popleft() for _ in range(len(expired))]
 
 
 def lists_of(app: faust.App, topic: Topic) -> faust.TopicT:

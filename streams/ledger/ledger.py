@@ -22,6 +22,7 @@ from functools import partial
 
 from headrace.schemas.kafka.bookmarks import BookmarkedReader, Marks, Read
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.expired import report_expired
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
 from headrace.streams.ledger.tally import Ledger, LedgerTally
@@ -96,4 +97,4 @@ async def cut_topics(bootstrap: str) -> frozenset[str]:
 
 
 def _from_kafka(bootstrap: str, topic: Topic, start: Mapping[int, int]) -> AsyncIterator[KafkaRecord]:
-    return read_to_end(bootstrap, topic, start=start)
+    return read_to_end(bootstrap, topic, start=start, on_expired=partial(report_expired, "ledger"))

@@ -11,3 +11,9 @@ except ImportError:
 
 SPEEDUPS = speedups
 """The module, or ``None``."""
+
+NOT_BUILT = (
+    "The C++ module headrace.streams.native was not built: events are processed in Python, at a fraction of the speed. "
+    "Install a C++ compiler and Python's headers, then reinstall headrace (or run `make native` in a checkout)."
+)
+"""What a process that would use the module logs without it."""

@@ -24,17 +24,20 @@ inline constexpr std::string_view kFactNames[kFacts] = {
 inline constexpr std::string_view kFactFields[kFacts] = {
     "*",
     "model prefix_length prefix_sha256 context_ids sampled_ids logprobs version_spans sampling finish_reason messages "
-    "hidden latency_s usage version_spans.version version_spans.start version_spans.end version_spans.run "
+    "hidden latency_s usage call_id choice delivered masked "
+    "version_spans.version version_spans.start version_spans.end version_spans.run "
     "sampling.temperature sampling.top_p sampling.top_k sampling.min_p sampling.max_tokens sampling.seed "
     "sampling.presence_penalty sampling.frequency_penalty sampling.repetition_penalty sampling.min_tokens "
     "sampling.altered_by sampling.logprobs usage.prompt_tokens usage.completion_tokens",
-    "call_id tool arguments",
-    "call_id tool status error_class result latency_s",
-    "summary tokens_before tokens_after",
-    "pruned_ids tokens_before tokens_after",
-    "name sub_trajectory_id stage",
-    "name sub_trajectory_id stage status steps",
-    "status answer outcome error",
+    "call_id tool arguments masked",
+    "call_id tool status error_class result latency_s masked "
+    "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
+    "summary tokens_before tokens_after masked",
+    "pruned_ids tokens_before tokens_after masked",
+    "name sub_trajectory_id stage masked",
+    "name sub_trajectory_id stage status steps masked",
+    "status answer outcome error masked "
+    "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
     "unix_ms",
 };
 

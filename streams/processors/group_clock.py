@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from headrace.schemas.topics import REWARDS
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.grouping.upstream import Upstream, read_upstream
+from headrace.streams.grouping.in_flight import Upstream, read_upstream
 from headrace.streams.processors.group import GroupOperator
 from headrace.streams.raw import LogRecord
 from headrace.streams.runtime.stream_time import IDLE_GRACE_S, Reading

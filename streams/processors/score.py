@@ -1,7 +1,7 @@
 """Score as an operator: trajectories and their feedback in, rewards out.
 
 A trajectory whose spec needs neither feedback nor judges is scored immediately and leaves no state. The others go
-through a :class:`Join`; the processor's hook (``decider.py``) decides its due rewards.
+through a :class:`Join`; the processor's hook (``score_hook.py``) decides its due rewards.
 """
 
 from collections import Counter

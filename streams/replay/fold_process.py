@@ -15,10 +15,11 @@ from collections.abc import Mapping
 import msgspec
 from confluent_kafka import KafkaException
 
+from headrace.schemas.kafka.reading import RangeExpired
 from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.memory import fit_memory_to_folds
-from headrace.streams.replay.folded_partition import RangeExpired, fold_span
+from headrace.streams.replay.folded_partition import fold_span
 from headrace.streams.replay.portion_codec import Failure, to_bytes
 from headrace.streams.replay.trajectories import Portion
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from aiokafka import TopicPartition
 from confluent_kafka import KafkaError, KafkaException
 
+from headrace.schemas.kafka.reading import RangeExpired
 from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -22,10 +23,6 @@ _ITEMS = 200
 """Largest number of trajectories and dead letters in a portion."""
 _BYTES = 2 * 1024 * 1024
 """Size of their payloads from which on a portion is complete; the last event may exceed it."""
-
-
-class RangeExpired(RuntimeError):
-    """Retention deleted records of the range before they were read."""
 
 
 async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> AsyncIterator[Portion]:
@@ -49,10 +46,7 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
             except KafkaException as error:
                 position = reader.position
                 if error.args[0].code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    raise RangeExpired(
-                        f"{place.topic}[{place.partition}] no longer has offset {position}: retention deleted it while "
-                        "the range was read; run the replay again with a later --from"
-                    ) from error
+                    raise RangeExpired(place, position) from error
                 skipped = await unreadable_batch(bootstrap, place, position, error)
                 if span.start <= skipped.start < span.stop:
                     rederivation.skip(skipped)

@@ -1,17 +1,15 @@
 """Finds the range of a replay by times or offsets, and reads it on request."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
+from headrace.schemas.kafka.reading import AT_ONCE, KafkaRecord, next_records, partitions_of
 from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import Topic
 from headrace.streams.replay.range import Bound, span_of
-
-_AT_ONCE = 1_000
-"""Records read at a time."""
 
 
 async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, OffsetRange]:
@@ -60,11 +58,21 @@ async def _not_older(consumer: AIOKafkaConsumer, place: TopicPartition, start: i
     return end
 
 
+@asynccontextmanager
+async def open_range(bootstrap: str, spans: Mapping[TopicPartition, OffsetRange]) -> AsyncIterator["RangeReader"]:
+    """A reader of ``spans`` with its own consumer."""
+    async with open_consumer(bootstrap, auto_offset_reset="none") as consumer:
+        yield RangeReader(consumer, spans)
+
+
 class RangeReader:
-    """Reads ranges of partitions, each on request."""
+    """Reads ranges of partitions, each on request; made by :func:`open_range`.
+
+    Its methods raise :class:`RangeExpired` if retention deletes records of a range before they are read.
+    """
 
     def __init__(self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, OffsetRange]) -> None:
-        """``consumer`` is used by this reader only."""
+        """``consumer`` is used by this reader only, and does not reset offsets."""
         self._consumer = consumer
         self._stops = {place: span.stop for place, span in spans.items()}
         consumer.assign(list(spans))
@@ -86,7 +94,7 @@ class RangeReader:
     ) -> dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]]:
         """For each of ``places`` with new information: its next records, and whether they are its last."""
         ended = {place for place in places if await self._consumer.position(place) >= self._stops[place]}
-        polled = {} if ended else await self._consumer.getmany(*places, timeout_ms=500, max_records=_AT_ONCE)
+        polled = {} if ended else await next_records(self._consumer, places, AT_ONCE)
         found: dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]] = {}
         for place in places:
             # The position passes transaction markers, which are offsets without a record.

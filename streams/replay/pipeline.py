@@ -13,10 +13,10 @@ from typing import TypeAlias
 from headrace.schemas.bounds import is_time
 from headrace.schemas.side_topics import OffsetRange, ReplayStage
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
-from headrace.streams.processors.decider import Verdicts
+from headrace.streams.processors.score_hook import Verdicts
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
-from headrace.streams.replay.further import FurtherProcessors
 from headrace.streams.replay.groups import Regrouping
+from headrace.streams.replay.other_processors import FurtherProcessors
 from headrace.streams.replay.placed import Placed, Placement
 from headrace.streams.replay.rewards import Rescoring
 from headrace.streams.replay.trajectories import Folded, LeftOut, Portion

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, Topic
-from headrace.streams.processors.decider import Decider, Verdicts
 from headrace.streams.processors.score import ScoreOperator, restore_score
+from headrace.streams.processors.score_hook import Decider, Verdicts
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.in_memory import run_to_end

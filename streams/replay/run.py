@@ -3,7 +3,7 @@
     events ──▶ trajectories ──▶ rewards ──▶ training | rejected      live
        └──────────────┴─────────────┴──▶ replay.NAME.*               from any of the three on
 
-Further processors of the topology run, too, if the replay has the records that they read (``further.py``).
+Further processors of the topology run, too, if the replay has the records that they read (``other_processors.py``).
 
 The same input gives the same bytes, and with the rules that ran live it gives what live processing wrote: equal keys,
 values and record ids. Only offsets, the additional header ``headrace_trajectories`` and times of group decisions may
@@ -24,12 +24,12 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.side_topics import LIVE, SIDE, OffsetRange, ReplayFinished, ReplayStage, side_topic
 from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
-from headrace.streams.processors.decider import Verdicts
+from headrace.streams.processors.score_hook import Verdicts
 from headrace.streams.replay.delivery import open_delivery
 from headrace.streams.replay.fold_processes import FoldedPartitions, fold_partitions
-from headrace.streams.replay.further import FurtherSelection, further_processors
-from headrace.streams.replay.input import RangeReader, find_spans
+from headrace.streams.replay.input import RangeReader, find_spans, open_range
 from headrace.streams.replay.order import StreamTimeOrder
+from headrace.streams.replay.other_processors import FurtherSelection, further_processors
 from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
 from headrace.streams.replay.range import Bound
 from headrace.streams.replay.sink import ReplaySink, sha256_of
@@ -71,7 +71,7 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
     """Replay, write the manifest as the last record, and return it. ``progress`` receives the number of records read.
 
     Raises ``ReplayRefused`` if the name is taken or the side topics hold other records, ``ValueError`` if the range is
-    not in the log, and ``LookupError`` if a live topic is missing.
+    not in the log, and ``LookupError`` if a live topic is missing or retention deletes records of the range meanwhile.
     """
     source, references = SOURCE_OF[config.stage], SIDE if config.stage is ReplayStage.EVENTS else LIVE
     spans = await find_spans(config.bootstrap, source, config.begin, config.end)
@@ -82,6 +82,7 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
     async with (
         fold_partitions(config.bootstrap, spans if from_events else {}, config.rules.fold) as folded,
         open_consumer(config.bootstrap) as consumer,
+        open_range(config.bootstrap, reading) as reader,
         open_delivery(config.bootstrap) as delivery,
     ):
         further = _further(config, has_feedback=bool(feedback))
@@ -90,7 +91,7 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
         await sink.prepare(config.bootstrap)
         pipeline = ReplayPipeline(config.rules, spans, partitions, verdicts, further.run)
         places = [*_places(source, spans), *_places(FEEDBACK, feedback)]
-        await _flow(RangeReader(consumer, reading), folded, places, pipeline, sink, progress)
+        await _flow(reader, folded, places, pipeline, sink, progress)
         written = await sink.finish(config.bootstrap)
         rules = config.rules
         finished = ReplayFinished(
@@ -168,9 +169,8 @@ async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, Offset
         return await recorded(terms, read_rewards(config.bootstrap))
     if config.stage is ReplayStage.EVENTS:
         raise ValueError("judges answer only about trajectories that are in the log: replay with stage trajectories")
-    async with open_consumer(config.bootstrap) as consumer:
-        records = RangeReader(consumer, places).records()
-        return await asked(records, config.rules.rewards, config.judging, wait_s=config.judge_wait_s)
+    async with open_range(config.bootstrap, places) as reader:
+        return await asked(reader.records(), config.rules.rewards, config.judging, wait_s=config.judge_wait_s)
 
 
 def _places(topic: Topic, spans: Mapping[int, OffsetRange]) -> dict[TopicPartition, OffsetRange]:

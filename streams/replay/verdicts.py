@@ -9,7 +9,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.processors.decider import Verdicts
+from headrace.streams.processors.score_hook import Verdicts
 from headrace.streams.raw import LogRecord
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge import DISAGREEMENT
@@ -48,8 +48,8 @@ async def recorded(terms: Sequence[JudgedTerm], rewards: AsyncIterator[Reward]) 
 
 
 async def read_rewards(bootstrap: str) -> AsyncIterator[Reward]:
-    """Every readable live reward."""
-    async for record in read_to_end(bootstrap, REWARDS):
+    """Every readable live reward. Raises :class:`RangeExpired` if retention deletes some before they are read."""
+    async for record in read_to_end(bootstrap, REWARDS, whole=True):
         try:
             yield typed(record, Reward)[1]
         except UnreadableRecord:

@@ -8,7 +8,8 @@ chunks is ``{"chunk_ids": [...], "text": ...}``; the answer is ``{"chunk_ids": [
 answer of another shape) score 0; mistakes of the environment (a task without targets) are unscorable.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.schemas.events import ToolStatus
@@ -79,46 +80,32 @@ def shown_chunks(trajectory: Trajectory) -> set[str]:
         for turn in trajectory.turns
         for use in turn.tools
         if use.status is ToolStatus.OK and use.tool != PRUNE_TOOL
-        for chunk in _chunk_ids(use.result)
+        for chunk in chunk_ids(use.result)
     }
 
 
-def prune_streaks(trajectory: Trajectory) -> list[int]:
+def tools_called(trajectory: Trajectory) -> list[str]:
+    """Returns the names of the tools that were called, in order."""
+    return [use.tool for turn in trajectory.turns for use in turn.tools]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """How the facts of an attempt are read from its trajectory."""
+
+    shown: Callable[[Trajectory], set[str]]
+    """Ids of all chunks that were ever shown."""
+    tools: Callable[[Trajectory], Sequence[str]]
+    """Names of the tools that were called, in order."""
+
+
+RECORDED_TOOLS = Reads(shown_chunks, tools_called)
+"""From events of tools."""
+
+
+def prune_streaks(tools: Iterable[str]) -> list[int]:
     """Returns the lengths of sequences of consecutive prune calls, in order."""
-    tools = (use.tool for turn in trajectory.turns for use in turn.tools)
     return [len(list(run)) for tool, run in groupby(tools) if tool == PRUNE_TOOL]
-
-
-@reward(weight=RECALL_WEIGHT)
-def trajectory_recall(trajectory: Trajectory) -> float:
-    """Share of the targets ever shown, pruned or not; in [0, 1]."""
-    targets = _task_chunks(trajectory, "targets")
-    return len(targets & shown_chunks(trajectory)) / len(targets)
-
-
-@reward(weight=1.0)
-def answer_found(trajectory: Trajectory) -> float:
-    """1 if a chunk that holds the answer was retrieved, else 0."""
-    return float(not _task_chunks(trajectory, "answer_chunks").isdisjoint(shown_chunks(trajectory)))
-
-
-@reward(weight=-1.0)
-def prune_penalty(trajectory: Trajectory) -> float:
-    """Cost of pruning one by one, in [0, 0.5]."""
-    return prune_cost(prune_streaks(trajectory))
-
-
-@reward(weight=-1.0)
-def turn_penalty(trajectory: Trajectory) -> float:
-    """Cost of searching without end, in [0, 0.5]."""
-    return turn_cost(len(trajectory.turns))
-
-
-@reward(weight=0.0)
-def output_recall(trajectory: Trajectory) -> float:
-    """Share of the targets that were shown and are in the answer; in [0, 1]. Recorded, without effect on the total."""
-    targets = _task_chunks(trajectory, "targets")
-    return len(_chunk_ids(trajectory.answer) & targets & shown_chunks(trajectory)) / len(targets)
 
 
 def context1(
@@ -129,11 +116,13 @@ def context1(
     name: str = "search",
     records_beta: bool = True,
     records_recall: bool = False,
+    reads: Reads = RECORDED_TOOLS,
 ) -> RewardSpec:
     """Returns Context-1's reward with ``beta``, a constant or a schedule over the policy version.
 
     With ``records_beta`` the current β is recorded as a component of weight 0, which shows an anneal that never ends.
-    With ``records_recall`` the answer's recall is recorded likewise; the filter of the warm-up needs it.
+    With ``records_recall`` the answer's recall is recorded likewise; the filter of the warm-up needs it. ``reads``: how
+    the facts are read.
     """
     if epsilon <= 0 or min((beta.first, beta.last) if isinstance(beta, Schedule) else (beta,)) <= 0:
         raise ValueError(f"epsilon is {epsilon} and beta {beta}: both must be above 0")
@@ -141,11 +130,38 @@ def context1(
     def f_beta(trajectory: Trajectory) -> float:
         """F_β of the answer against the targets, in [0, 1]. Only shown chunks can be found; guesses are wrong."""
         targets = _task_chunks(trajectory, "targets")
-        answered = _chunk_ids(trajectory.answer)
+        answered = chunk_ids(trajectory.answer)
         if not answered:
             return 0.0
-        found = len(answered & targets & shown_chunks(trajectory))
+        found = len(answered & targets & reads.shown(trajectory))
         return f_score(found / len(answered), found / len(targets), weight_at(beta, newest_version(trajectory)))
+
+    @reward(weight=RECALL_WEIGHT)
+    def trajectory_recall(trajectory: Trajectory) -> float:
+        """Share of the targets ever shown, pruned or not; in [0, 1]."""
+        targets = _task_chunks(trajectory, "targets")
+        return len(targets & reads.shown(trajectory)) / len(targets)
+
+    @reward(weight=1.0)
+    def answer_found(trajectory: Trajectory) -> float:
+        """1 if a chunk that holds the answer was retrieved, else 0."""
+        return float(not _task_chunks(trajectory, "answer_chunks").isdisjoint(reads.shown(trajectory)))
+
+    @reward(weight=-1.0)
+    def prune_penalty(trajectory: Trajectory) -> float:
+        """Cost of pruning one by one, in [0, 0.5]."""
+        return prune_cost(prune_streaks(reads.tools(trajectory)))
+
+    @reward(weight=-1.0)
+    def turn_penalty(trajectory: Trajectory) -> float:
+        """Cost of searching without end, in [0, 0.5]."""
+        return turn_cost(len(trajectory.turns))
+
+    @reward(weight=0.0)
+    def output_recall(trajectory: Trajectory) -> float:
+        """Share of the targets that were shown and are in the answer, in [0, 1]; without effect on the total."""
+        targets = _task_chunks(trajectory, "targets")
+        return len(chunk_ids(trajectory.answer) & targets & reads.shown(trajectory)) / len(targets)
 
     def beta_in_force(trajectory: Trajectory) -> float:
         """β at the trajectory's policy version; recorded, without effect on the total."""
@@ -193,7 +209,7 @@ def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:
     return set(chunks)
 
 
-def _chunk_ids(value: object) -> set[str]:
+def chunk_ids(value: object) -> set[str]:
     """Returns the ids in ``{"chunk_ids": [...]}``; empty for any other shape. A non-text item counts as a wrong id."""
     items = value.get("chunk_ids") if isinstance(value, dict) else None
     if not isinstance(items, list):

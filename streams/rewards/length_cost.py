@@ -27,8 +27,8 @@ class Lengths:
     answer_tokens: float = 0.0
     """Tokens sampled in turns without tool calls: thinking and messages, including the final one."""
     read_tokens: float = 0.0
-    """Context tokens after the first sampled one: tool outputs and user messages, with template tokens. A rewritten
-    context (summary, prune) is not counted twice."""
+    """Context tokens after the first sampled one of a segment: tool outputs and user messages, with template tokens. A
+    rewritten context (summary, prune) and what a fork begins with are not counted twice."""
     tool_calls: float = 0.0
     """Tool calls."""
     turns: float = 0.0

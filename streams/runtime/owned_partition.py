@@ -27,6 +27,7 @@ from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.expired import ExpiredRange, expired_range
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
@@ -95,6 +96,8 @@ class OwnedPartition:
         self._open = AsyncExitStack()
         self._lost: OwnerChanged | None = None
         self._alerts: list[Outgoing] = []
+        self._reported_to: dict[str, int] = {}
+        self._expired_to: dict[str, int] = {}
         self._producer: FencedProducer
 
     @classmethod
@@ -154,6 +157,28 @@ class OwnedPartition:
                 self._ownership.group,
             )
 
+    def note_expired(self, expired: ExpiredRange | None) -> None:
+        """Raise an alert about records of an input that retention deleted unread, with the next commit; at most one
+        about each offset.
+        """
+        if expired is None:
+            return
+        topic = expired.place.topic
+        reported_to = max(self._reported_to.get(topic, 0), self.offsets.get(topic, 0))
+        if reported_to < expired.begin:
+            self._reported_to[topic] = expired.begin
+            if expired.position <= self.offsets.get(topic, -1):  # every record before it was processed
+                self._expired_to[topic] = expired.begin
+            rest = expired._replace(position=max(expired.position, reported_to))
+            self._alerts.append(expired_alert(self._ownership.group, rest))
+
+    async def commit_alerts(self) -> None:
+        """Write alerts that wait for a commit, and commit the log start where only expired records come before it, so
+        that no restart raises them again; raises as :meth:`commit`."""
+        if self._alerts:
+            expired_to, self._expired_to = self._expired_to, {}
+            await self.commit({t: to for t, to in expired_to.items() if to > self.offsets.get(t, 0)}, {}, [])
+
     async def release(self) -> None:
         """Stop the producer. What was committed stays."""
         await self._open.aclose()
@@ -185,11 +210,7 @@ class OwnedPartition:
             self._restore_offsets(json.loads(stored or b"null"), bool(self.state) or committed is not None)
             begins = await reader.beginning_offsets(sources)
         for source in sources:
-            at, begin = self.offsets.get(source.topic, 0), begins[source]
-            if 0 < at < begin:
-                alert = expired_alert(config.group, source.topic, source.partition, at, at, begin)
-                logger.error("%s", json.loads(alert.message.value)["message"])
-                self._alerts.append(alert)
+            self.note_expired(expired_range(source, self.offsets.get(source.topic), begins[source]))
         logger.info(
             "%s continues at %s with %d entries of state (%.1f s)",
             self._name, self.offsets, len(self.state), time.monotonic() - started,

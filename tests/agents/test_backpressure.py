@@ -9,12 +9,14 @@ import pytest
 
 from headrace.agents.backpressure import Backpressure
 from headrace.schemas.ids import uuid7
-from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.topics import BUDGET, REJECTED, STEPS, Topic
 from headrace.schemas.wire import record_message
 from tests.agents.test_open_groups import granting, rejection_of, step_of
+from tests.expired import delete_before
 
 pytestmark = pytest.mark.kafka
 
@@ -73,6 +75,31 @@ async def test_the_newest_budget_of_the_run_applies_from_the_first_group(kafka: 
         await asyncio.wait_for(second, 20)
     async with Backpressure(kafka, run="never trained", limit=5) as backpressure:
         assert backpressure.allowed == 5
+
+
+async def test_conclusions_that_expire_unread_close_all_groups(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As for a sampler that is frozen for longer than retention: groups that stay open for ever would stop it."""
+    await write(kafka, BUDGET, granting(5))
+    async with Backpressure(kafka, run="r", limit=9) as backpressure:
+        for number in range(4):
+            await backpressure.begin([f"e{number}"])
+        async with backpressure._changed:  # it reads one record, fetches another, and takes no more
+            for number in range(2):
+                await write(kafka, REJECTED, rejection_of(f"e{number}"))
+                await asyncio.sleep(1.5)
+            await write(kafka, REJECTED, rejection_of("e2"), rejection_of("somebody else's"))
+            async with open_consumer(kafka) as consumer:
+                ends = await consumer.end_offsets(await partitions_of(consumer, REJECTED))
+            for place, end in ends.items():
+                if end:
+                    await delete_before(kafka, place, end)
+        while backpressure.open_groups:  # noqa: ASYNC110 - concluded by another task
+            await asyncio.sleep(0.1)
+        await write(kafka, REJECTED, rejection_of("e3"))
+        await backpressure.begin(["e4"])
+        assert backpressure.open_groups == 1
+    assert "back-pressure of r: rejected[" in caplog.text
+    assert "all open groups count as closed" in caplog.text
 
 
 async def test_an_unreadable_record_is_skipped(kafka: str) -> None:

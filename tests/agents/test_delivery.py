@@ -57,7 +57,7 @@ async def test_retries_slow_down_if_the_broker_accepts_nothing_and_the_problem_i
     monkeypatch.setattr(delivery, "_connect", connect)
     monkeypatch.setattr(delivery_module.asyncio, "sleep", pause)
     for ticket in range(3):
-        delivery.offer(ticket, EVENTS, Message(b"k", b"%d" % ticket, ()))
+        delivery.offer(ticket, EVENTS.name, Message(b"k", b"%d" % ticket, ()))
     running = asyncio.create_task(delivery.run())
     while delivery.pending and not running.done():
         await sleep(0)

@@ -76,7 +76,7 @@ def test_values_that_json_cannot_represent_are_described_and_counted() -> None:
 def test_invalid_unicode_is_replaced_and_counted() -> None:
     done = encode_note(note(TrajectoryEnded, {"answer": "broken \ud800 text", "error": "\udc00"}), "shop", LIMIT)
     assert json.loads(done.message.value) | {"status": "completed"} == {
-        "status": "completed", "answer": "broken ? text", "error": "?", "outcome": None,
+        "status": "completed", "answer": "broken ? text", "error": "?", "outcome": None, "masked": {}, "stream": None,
     }  # fmt: skip
     assert done.altered == {"surrogate": 2}
 

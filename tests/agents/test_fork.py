@@ -77,6 +77,19 @@ def test_importing_the_sdk_initialises_libraries() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_child_uses_other_ids_than_its_parent(headrace: Headrace) -> None:
+    inherited = headrace.trajectory(task_id="q", agent="a")
+    of_parent = set(headrace._sender._tails)
+
+    def has_own_ids() -> bool:
+        own, sub = headrace.trajectory(task_id="q", agent="a"), inherited.subagent("s", task_id="q")._sub
+        return not any(each.id.endswith(tail) for each in (own, sub) for tail in of_parent)
+
+    assert in_a_child(has_own_ids)
+    of_the_next = headrace.trajectory(task_id="q", agent="a").id
+    assert any(of_the_next.endswith(tail) for tail in of_parent)
+
+
 def test_the_parent_continues_after_a_fork(headrace: Headrace) -> None:
     for number in range(20):
         headrace.trajectory(task_id=f"q{number}", agent="a")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from headrace.agents.policy import GENERATE, PolicyClient, PolicyError, parse_completion
+from headrace.agents.policy import PolicyClient, PolicyError, parse_completion
+from headrace.agents.sampled_tokens import GENERATE
 from headrace.schemas.events import Sampling, VersionSpan
 
 NO_LOGPROBS = [7.25, math.nan, -math.inf, math.inf]

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from headrace.agents.encoding import Note, traceparent
+from headrace.agents.encoding import Note, encode_note, traceparent
 from headrace.agents.sdk import Headrace
 from headrace.agents.trajectory import Trajectory
+from headrace.schemas.events import ModelCalled
 from tests.agents.sdk_helpers import kinds
 
 
@@ -28,6 +29,17 @@ def test_a_trajectory_is_numbered_from_its_start_to_its_end(headrace: Headrace, 
     assert {note.trajectory_id for note in notes} == {t.id}
     assert notes[3].fields["result"] == ["red", "blue"]
     assert notes[2].fields["call_id"] == notes[3].fields["call_id"]
+
+
+def test_a_gateway_says_which_answer_a_call_was_and_whether_it_arrived(headrace: Headrace, notes: list[Note]) -> None:
+    t = headrace.trajectory(task_id="q", agent="a")
+    t.model_called("m", call_id="request-1", choice=1, delivered=False)
+    t.model_called("m")
+    first, second = (
+        ModelCalled.model_validate_json(encode_note(note, "s", 10_000).message.value) for note in notes[1:]
+    )
+    assert (first.call_id, first.choice, first.delivered, first.model_extra) == ("request-1", 1, False, {})
+    assert (second.call_id, second.choice, second.delivered) == (None, None, None)
 
 
 def test_leaving_the_with_block_ends_the_trajectory(headrace: Headrace, notes: list[Note]) -> None:
@@ -131,14 +143,9 @@ async def test_decorated_coroutines_are_awaited_inside_their_trajectory(headrace
     assert (notes[0].fields["task_id"], notes[1].fields["tool"]) == ("answer", "lookup")
 
 
-def test_generators_cannot_be_decorated(headrace: Headrace) -> None:
-    def stream() -> Iterator[int]:
-        yield 1
-
-    with pytest.raises(TypeError, match="generator"):
-        headrace.traced(agent="a")(stream)
+def test_the_tool_decorator_needs_parentheses(headrace: Headrace) -> None:
     with pytest.raises(TypeError, match="parentheses"):
-        headrace.tool(stream)  # type: ignore[arg-type]
+        headrace.tool(len)  # type: ignore[arg-type]
 
 
 def test_later_changes_of_lists_and_dicts_are_not_recorded(headrace: Headrace, notes: list[Note]) -> None:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.agents.sdk_helpers import NOWHERE, until
 
 
 def test_a_full_queue_drops_and_counts_events() -> None:
-    headrace = Headrace(NOWHERE, source="test", queue_size=3, flush_deadline_s=0)
+    headrace = Headrace(NOWHERE, source="test", queue_size=3, flush_deadline_s=0, spool_bytes=0)
     t = headrace.trajectory(task_id="q", agent="a")
     headrace.flush(0.1)  # the running thread is held: an event that it is encoding would be in neither queue
     assert headrace._sender._gate.hold(time.monotonic() + 20)
@@ -29,6 +30,28 @@ def test_a_full_queue_drops_and_counts_events() -> None:
     headrace.close()
     stats = headrace.stats
     assert (stats.emitted, stats.queued, stats.dropped) == (6, 0, {"queue_full": 3, "unsent_at_close": 3})
+
+
+@pytest.mark.parametrize("limits", [{"queue_size": 40}, {"queue_bytes": 20_000}])
+def test_events_that_neither_disk_nor_memory_takes_are_dropped_for_a_reason_of_their_own(
+    limits: dict[str, Any], tmp_path: Path
+) -> None:
+    headrace = Headrace(
+        NOWHERE, source="test", flush_deadline_s=0, spool_folder=tmp_path / "spool", spool_bytes=30_000, **limits
+    )
+    t = headrace.trajectory(task_id="q", agent="a")
+    for _ in range(200):
+        t.model_called("m", finish_reason="x" * 500)
+        until(lambda: not headrace._sender._queue)
+    headrace._sender._gate.hold(time.monotonic() + 20)
+    stats = headrace.stats
+    headrace._sender._gate.release()
+    assert set(stats.dropped) == {"spool_full"}
+    assert stats.spooled > 0
+    assert stats.emitted == 201 == stats.queued + stats.spooled + stats.dropped["spool_full"]
+    headrace.close()
+    left, dropped = headrace.stats, headrace.stats.dropped
+    assert left.emitted == 201 == left.spooled + dropped["spool_full"] + dropped["unsent_at_close"]
 
 
 def test_after_closing_events_are_counted_and_nothing_raises(headrace: Headrace) -> None:
@@ -48,6 +71,7 @@ def test_after_closing_events_are_counted_and_nothing_raises(headrace: Headrace)
         ({"source": ""}, "source"),
         ({"queue_size": 0}, "queue_size"),
         ({"max_event_bytes": 0}, "max_event_bytes"),
+        ({"spool_bytes": -1}, "spool_bytes"),
         ({"stats_interval_s": 0.0}, "stats_interval_s"),
     ],
 )
@@ -75,7 +99,9 @@ def test_a_forked_child_has_its_own_sender_and_drops_events_of_the_parent_s_traj
         os.write(write, headrace.stats.model_dump_json().encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert b'"emitted":2,"sent":0,"queued":1,"dropped":{"forked":1}' in os.read(read, 1000)
+    assert b'"emitted":2,"sent":0,"queued":1,"spooled":0,"replayed":0,"adopted":0,"dropped":{"forked":1}' in os.read(
+        read, 1000
+    )
     assert headrace.stats.dropped == {}
 
 

@@ -13,7 +13,8 @@ from aiokafka.errors import KafkaError
 from headrace.agents.counters import SdkCounters
 from headrace.agents.delivery import EventDelivery, producer_id
 from headrace.agents.sdk import Headrace
-from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.broker import Broker, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.jars import kafka_jars
 from headrace.deploy.system.children import Child
 from headrace.deploy.system.ports import free_ports
 from headrace.schemas.envelope import Envelope
@@ -188,7 +189,8 @@ def test_no_event_is_lost_while_the_broker_is_unavailable(broker: Broker, proces
     until_ready(broker)
     ids += work(headrace, trajectories=10, calls=10)
     assert headrace.close(60)
-    assert headrace.stats == SdkStatsReported(emitted=360, sent=360)
+    stats = headrace.stats
+    assert (stats.emitted, stats.sent, stats.queued, stats.spooled, stats.dropped) == (360, 360, 0, 0, {})
     found = sequences(records(broker.bootstrap, EVENTS, "away"))
     assert {trajectory_id: sorted(set(numbers)) for trajectory_id, numbers in found.items()} == {
         trajectory_id: list(range(12)) for trajectory_id in ids
@@ -229,19 +231,19 @@ def test_a_recreated_broker_that_reuses_producer_ids_stores_new_events(
         delivery = EventDelivery(broker.bootstrap, {"metadata_max_age_ms": 500}, SdkCounters())
         running = asyncio.create_task(delivery.run())
         try:
-            delivery.offer(0, EVENTS, Message(b"another partition", b"before", ()))
+            delivery.offer(0, EVENTS.name, Message(b"another partition", b"before", ()))
             await until(lambda: delivery.sent == 1)
             assert delivery.producer is not None
             first = producer_id(delivery.producer)
             assert first == 0
             await asyncio.to_thread(replace)
-            delivery.offer(1, EVENTS, Message(b"k", b"by the old session", ()))
+            delivery.offer(1, EVENTS.name, Message(b"k", b"by the old session", ()))
             await until(lambda: delivery.sent == 2)
             assert delivery.producer is not None
             assert producer_id(delivery.producer) == first, "the old session failed too early"
             delivery._failure = KafkaError("planted")
             delivery._wake.set()
-            delivery.offer(2, EVENTS, Message(b"k", b"by the new session", ()))
+            delivery.offer(2, EVENTS.name, Message(b"k", b"by the new session", ()))
             await until(lambda: delivery.sent == 3)
             assert producer_id(delivery.producer) not in (None, first)
         finally:
@@ -266,7 +268,7 @@ def test_a_recreated_broker_that_reuses_producer_ids_stores_new_events(
 def test_an_unavailable_broker_does_not_delay_the_exit_of_a_program(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     body = PROGRAM.format(kafka="127.0.0.1:9", source="away", ending="").replace(
-        "flush_deadline_s=20", "flush_deadline_s=0.5"
+        "flush_deadline_s=20", "flush_deadline_s=0.5, spool_bytes=0"
     )
     script.write_text(body)
     started = time.monotonic()

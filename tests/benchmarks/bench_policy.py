@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable
 import httpx
 from aiohttp import web
 
-from headrace.agents.policy import GENERATE, PolicyClient, parse_completion
+from headrace.agents.policy import PolicyClient, parse_completion
+from headrace.agents.sampled_tokens import GENERATE
 from headrace.schemas.events import Sampling
 
 PROMPT = list(range(500))

@@ -10,6 +10,7 @@ import argparse
 import logging
 import queue
 import statistics
+import tempfile
 import time
 from array import array
 from collections.abc import Callable
@@ -99,12 +100,13 @@ def main() -> None:
         median, p99 = measure(call, options.calls)
         print(f"{name:<44}{median - empty:>9.2f}{p99 - empty:>9.2f}", flush=True)
 
+    folder = tempfile.mkdtemp()  # for the spool: with the broker down, events go to disk while the calls are measured
     brokers = {"broker down": "127.0.0.1:9"} | ({"broker up": options.kafka} if options.kafka else {})
     for state, address in brokers.items():
-        headrace = Headrace(address, source="bench", queue_size=100_000, flush_deadline_s=0)
+        headrace = Headrace(address, source="bench", queue_size=100_000, flush_deadline_s=0, spool_folder=folder)
         for name, call in rows_of(headrace).items():
             show(f"headrace, {state}: {name}", call)
-        full = Headrace(address, source="bench", queue_size=1, flush_deadline_s=0)
+        full = Headrace(address, source="bench", queue_size=1, flush_deadline_s=0, spool_bytes=0)
         if state == "broker down":
             show(f"headrace, {state}: model_called, queue full", rows_of(full)["model_called"])
         headrace.flush(5.0 if state == "broker up" else 0)

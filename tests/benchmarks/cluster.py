@@ -12,7 +12,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.errors import KafkaError
 
-from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.broker import Broker, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.jars import kafka_jars
 from headrace.deploy.system.children import Child
 from headrace.deploy.system.ports import free_ports
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES, open_consumer

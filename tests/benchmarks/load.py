@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.broker import Broker, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.jars import kafka_jars
 from headrace.deploy.system.children import Child
 from headrace.deploy.system.ports import free_ports
 from headrace.schemas.envelope import ID, SUBJECT, Envelope

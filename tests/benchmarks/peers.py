@@ -10,7 +10,7 @@ import sys
 from functools import cache, partial
 from pathlib import Path
 
-from headrace.deploy.kafka.broker import java
+from headrace.deploy.kafka.java import find_java
 from headrace.deploy.system.children import Command
 from tests.benchmarks.contender import Contender, Start, worker
 from tests.built import by_maven, publish, run
@@ -32,7 +32,7 @@ def kafka_streams(start: Start, *, store: str = "memory", threads: int = 1) -> C
     """The topology in ``kafka_streams/``."""
     built = kafka_streams_classes()
     logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-    argv = (java(), "-Xmx2g", logging, "-cp", f"{built / 'classes'}{os.pathsep}{built / 'libs'}{os.sep}*")
+    argv = (find_java().program, "-Xmx2g", logging, "-cp", f"{built / 'classes'}{os.pathsep}{built / 'libs'}{os.sep}*")
     arguments = (start.bootstrap, start.group, start.output, store, str(threads), str(start.folder))
     return Command((*argv, "headrace.benchmarks.Assembly", *arguments))
 

@@ -15,7 +15,7 @@ from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import session, with_header, without
 
-STEPS = ("ask", "tool", "ask", "tool", "prune", "summarize")
+STEPS = ("ask", "tool", "ask", "tool", "prune", "summarize", "back")
 """What happens in a trajectory, drawn evenly."""
 
 

@@ -34,7 +34,7 @@ from headrace.agents.sdk import Headrace
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
 begun = 0
-with Headrace(sys.argv[1], source="agent") as headrace:  # its queue holds some four minutes of this load
+with Headrace(sys.argv[1], source="agent") as headrace:  # its spool holds hours of this load
     while not asked:
         with headrace.trajectory(task_id=f"t{begun // 4}", agent="a", group_id=f"g{begun // 4}") as t:
             with t.tool("search", {"query": "x"}) as call:

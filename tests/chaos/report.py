@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headrace.deploy.kafka.broker import KAFKA_VERSION
+from headrace.deploy.kafka.jars import KAFKA_VERSION
 from tests.chaos.outcome import Outcome
 from tests.chaos.picture import draw
 from tests.chaos.verdict import Comparison

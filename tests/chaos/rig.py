@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.broker import Broker, prepare_broker, wait_until_answers
+from headrace.deploy.kafka.jars import kafka_jars
 from headrace.deploy.system.children import Child, Command, wait_for_exit
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES

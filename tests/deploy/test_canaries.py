@@ -224,10 +224,13 @@ def test_no_page_and_no_response_of_the_dashboard_shows_a_secret(stack: dict[str
 
 @pytest.mark.kafka
 def test_no_file_of_the_stack_contains_a_secret_and_no_log_an_escape(stack: dict[str, Any]) -> None:
-    files = [path for path in stack["data"].rglob("*") if path.is_file()]
+    files = [Path(parent, name) for parent, _, names in os.walk(stack["data"]) for name in names]
     assert {"stack.json", "ports.json", "up.log", "sink.log", "traces.log"} <= {path.name for path in files}
     for path in files:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes() if path.is_file() else b""
+        except FileNotFoundError:  # ClickHouse merges parts and Kafka deletes segments while the stack runs
+            continue
         assert SECRET.encode() not in content, path
         if path.suffix == ".log" and path.parent.name == "logs":
             clean(content.decode().replace("\t", " "))

@@ -17,6 +17,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message
+from tests.needs import needs
 from tests.streams.attempts import attempt, trajectory_message
 
 pytestmark = pytest.mark.kafka
@@ -30,13 +31,6 @@ EXPECTED = [
     f"long {LONG} tokens, mean log-prob -0.7500",
     "tokenless 0 tokens, mean log-prob none",
 ]
-
-
-def needs(program: str) -> pytest.MarkDecorator:
-    """Skip the test if ``program`` is missing, except in CI."""
-    return pytest.mark.skipif(
-        shutil.which(program) is None and "CI" not in os.environ, reason=f"there is no {program} on the PATH"
-    )
 
 
 def long_attempt() -> Trajectory:

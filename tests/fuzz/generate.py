@@ -47,9 +47,10 @@ TYPES = [
 ]  # fmt: skip
 SCARS = [b"\xff", b"\x00", b"\\ud800", b"}", b"{", b'"', b",", b"[" * 300, b"]", b"\\", b"\xed\xa0\x80", b'"a":1,']
 FIELDS = ["result", "answer", "arguments", "messages", "task", "outcome", "latency_s", "steps", "stage", "group_size",
-          "sampling", "version_spans", "context_ids", "sampled_ids", "logprobs", "prefix_length", "usage", "consent",
-          "tokens_before", "pruned_ids", "call_id", "tool", "agent", "run", "tenant", "group_id", "cohort_key",
-          "status", "role", "purpose", "sample_rate", "value", "signal", "comment", "delay_s", "colour"]  # fmt: skip
+          "sampling", "version_spans", "context_ids", "sampled_ids", "logprobs", "prefix_length", "prefix_sha256",
+          "usage", "consent", "tokens_before", "pruned_ids", "call_id", "choice", "delivered", "tool", "agent", "run",
+          "tenant", "group_id", "cohort_key", "status", "role", "purpose", "sample_rate", "value", "signal", "comment",
+          "delay_s", "colour"]  # fmt: skip
 
 
 @dataclass
@@ -98,7 +99,7 @@ def _case(chance: random.Random, number: int, name: str) -> Case:
 
 
 def _ordinary(chance: random.Random, number: int, name: str) -> Case:
-    steps = ["ask", *chance.choices(["ask", "tool", "prune", "summarize"], k=chance.randrange(5)), "answer"]
+    steps = ["ask", *chance.choices(["ask", "tool", "prune", "summarize", "back"], k=chance.randrange(5)), "answer"]
     group = random.Random(number // 3)  # members of a group agree, as a rule
     start: dict[str, Any] = {
         "agent": group.choice(["test", "test", "voted", "search", "shop", "free"]),

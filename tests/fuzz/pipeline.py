@@ -25,9 +25,9 @@ from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.grouping.group_policy import GroupBy, GroupPolicies, GroupPolicy
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.processors.decider import decide_due
 from headrace.streams.processors.group import restore_group
 from headrace.streams.processors.score import restore_score
+from headrace.streams.processors.score_hook import decide_due
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.outcome import OUTCOME, outcome

@@ -37,10 +37,10 @@ async def send(bootstrap: str) -> None:
 
 async def fates(bootstrap: str) -> tuple[set[tuple[int, int]], Counter[tuple[int, int]]]:
     """Trajectories by offset, and the number of fates of each."""
-    there = {(each.partition, each.offset) async for each in read_to_end(bootstrap, TRAJECTORIES)}
+    there = {(each.partition, each.offset) async for each in read_to_end(bootstrap, TRAJECTORIES, decided=True)}
     found: Counter[tuple[int, int]] = Counter()
     for topic in (TRAINING, REJECTED, DEAD_LETTERS):
-        async for record in read_to_end(bootstrap, topic):
+        async for record in read_to_end(bootstrap, topic, decided=True):
             match decode(record.headers, record.value)[1]:
                 case Rejection() as payload:
                     found[payload.trajectory.partition, payload.trajectory.offset] += 1

@@ -60,7 +60,7 @@ RUN_LAST = ("test_references", "test_restart")
 NOT_RUN = ("test_memory",)
 """Tests that measure sixteen processes, to verify the constants of the fold's memory estimate; they take minutes."""
 _KAFKA_FILES = (
-    "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "upstream.py",
+    "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "in_flight.py",
     "recovered_outputs.py", "undecided_dead_letters.py", "lost_offset.py",
 )  # fmt: skip
 """Suffixes of files that only talk to Kafka: their tests need a broker."""

@@ -21,8 +21,8 @@ class Edit(NamedTuple):
 THE_TYPE = (
     Edit(
         "schemas/events.py",
-        "class SubagentStarted(Record)",
-        '''class MemoryWritten(Record):
+        "class SubagentStarted(AgentRecord)",
+        '''class MemoryWritten(AgentRecord):
     """The agent wrote something into its memory."""
 
     TYPE: ClassVar[Literal["headrace.memory.written.v1"]] = "headrace.memory.written.v1"
@@ -62,7 +62,7 @@ THE_REST = (
         "    def subagent(",
         '''    def memory_written(self, key: str, text: str, **extra: Any) -> None:
         """The agent wrote ``text`` into its memory."""
-        self._note(MemoryWritten, {"key": key, "text": text}, extra)
+        self._note(MemoryWritten, {"key": key, "text": text, **extra})
 
 ''',
     ),

@@ -42,7 +42,7 @@ def test_a_new_type_goes_from_the_sdk_to_its_row_and_its_line(tree: Path) -> Non
     assert (trajectory["events"], trajectory["unreadable"], len(trajectory["turns"])) == (4, [], 1)
     assert found["row"] == {
         "type": "headrace.memory.written.v1", "trajectory_id": "t-1", "seq": 2,
-        "payload": '{"key":"ada","text":"Works at the mill."}',
+        "payload": '{"masked":{},"key":"ada","text":"Works at the mill."}',
     }  # fmt: skip
     assert found["line"] == "ada Works at the mill."
     # The C++ does not know it: Python did its part, and it was counted.

@@ -84,7 +84,7 @@ def test_its_topic_is_documented_and_no_other_test_asks_for_a_file(tree: Path) -
     output(tree, *CLI, "asyncapi", "--write", "schemas/asyncapi.json")
     unit = ("kafka", "clickhouse", "vllm", "browser", "s3")
     paths = (
-        *("streams/test_topology.py", "streams/replay/test_further.py", "schemas", "deploy/tail/test_line.py"),
+        *("streams/test_topology.py", "streams/replay/test_other_processors.py", "schemas", "deploy/tail/test_line.py"),
         *("streams/clickhouse/test_rows.py", "streams/clickhouse/test_tables.py", "deploy/processes/test_drawing.py"),
     )
     selected = ["-m", " and ".join(f"not {mark}" for mark in unit), *(str(ROOT / "tests" / path) for path in paths)]
@@ -123,7 +123,7 @@ def trajectories() -> list[Message]:
 
 def read(kafka: str, topic: Topic) -> list[KafkaRecord]:
     async def all_records() -> list[KafkaRecord]:
-        return [record async for record in read_to_end(kafka, topic)]
+        return [record async for record in read_to_end(kafka, topic, decided=True)]
 
     return sorted(asyncio.run(all_records()), key=lambda record: (record.partition, record.offset))
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from headrace.deploy.kafka.broker import java
+from headrace.deploy.kafka.java import find_java
 from headrace.deploy.system.children import Child, Command
 from headrace.deploy.system.ports import HOST, free_port
 from tests.built import by_maven
@@ -37,7 +37,12 @@ class S3Server:
         properties = folder / "s3.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         jars = by_maven(HERE, "s3proxy") / "libs"
-        jvm = (java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dlogback.configurationFile={HERE / 'logback.xml'}")
+        jvm = (
+            find_java().program,
+            "-Xmx512m",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dlogback.configurationFile={HERE / 'logback.xml'}",
+        )
         program = ("-cp", f"{jars}/*", "org.gaul.s3proxy.Main")
         self._command = Command((*jvm, *program, "--properties", str(properties)))
         self.child: Child | None = None

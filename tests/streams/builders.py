@@ -58,16 +58,22 @@ def called(
 
 
 def facts(*steps: str, outcome: float | None = 1.0, start: dict[str, Any] | None = None) -> list[Record]:
-    """The facts of a session: ``ask`` and ``answer`` sample, ``tool`` calls, ``prune`` and ``summarize`` rewrite."""
+    """The facts of a session: ``ask`` and ``answer`` sample, ``tool`` calls, ``prune`` and ``summarize`` rewrite, and
+    ``back`` returns to the end of the first call.
+    """
     out: list[Record] = [started(**(start or {}))]
     tokens: list[int] = []
+    first: list[int] = []
     for number, step in enumerate(steps):
         fresh = [100 * number + 1, 100 * number + 2]
         match step:
             case "ask" | "answer":
                 sampled = [100 * number + 50, 100 * number + 51, 100 * number + 52]
                 out.append(called(fresh, sampled, after=tokens))
-                tokens += fresh + sampled
+                tokens = tokens + fresh + sampled
+                first = first or tokens
+            case "back":
+                tokens = first
             case "tool":
                 call_id = f"c{number}"
                 out.append(ToolCalled(call_id=call_id, tool="search", arguments={"query": call_id}))

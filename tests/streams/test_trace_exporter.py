@@ -7,9 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from aiokafka import TopicPartition
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.expired import EXPIRED
+from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
@@ -17,6 +20,7 @@ from headrace.schemas.trace import continued
 from headrace.schemas.wire import record_message
 from headrace.streams.scoring.score import reward_message, score
 from headrace.streams.trace_exporter import TracesConfig, run_traces
+from tests.expired import delete_before
 from tests.streams.attempts import attempt
 
 pytestmark = pytest.mark.kafka
@@ -31,12 +35,13 @@ class Collector:
         self.spans: dict[str, tuple[str, str, str]] = {}
         """Span id → name, trace id, parent's id."""
         self.requests = 0
+        self.accepts = True
         self.url = ""
 
     def take(self, body: bytes) -> int:
         """Record the spans; returns the HTTP status."""
         self.requests += 1
-        if self.requests == 1:
+        if self.requests == 1 or not self.accepts:
             return 400
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for scope in resource.scope_spans:
@@ -90,6 +95,57 @@ async def test_the_agents_trace_reaches_the_collector_for_earlier_trajectories_t
     trace_id, parent = trajectory.split("-")[1:3]
     assert set(collector.spans.values()) == {("score", trace_id, parent)}
     assert len(collector.spans) == 1, "a record that is written twice is one span"
+
+
+async def test_records_that_expire_before_they_are_read_are_counted_and_the_rest_is_exported(
+    kafka: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, group = TopicPartition(TRAJECTORIES.name, 3), "traces-expired"
+    traced = attempt("lost").model_copy(update={"traceparent": AGENT})
+    message = record_message(
+        traced, id="l-1", key="lost", source="/t", time_ms=traced.ended_ms, subject="lost", origin=AGENT
+    )
+
+    async def write(count: int) -> list[int]:
+        async with open_producer(kafka) as producer:
+            sent = [await send(producer, TRAJECTORIES, message, place.partition) for _ in range(count)]
+            return [(await each).offset for each in sent]
+
+    async def until_committed(offset: int) -> None:
+        while (await committed_offsets(kafka, group, [place]))[place].offset != offset:
+            await asyncio.sleep(0.1)
+            assert not exporting.done(), exporting
+
+    def lost() -> int:
+        return EXPIRED.by_partition.get((group, *place), 0)
+
+    with collecting() as collector:
+        config = TracesConfig(kafka, collector.url, group=group, from_beginning=False, retry_most_s=0.1)
+        first = await write(5)
+        async with open_consumer(kafka, group=group) as consumer:
+            consumer.assign([place])
+            await consumer.commit({place: first[1]})
+        await delete_before(kafka, place, first[3])
+        stop = asyncio.Event()
+        exporting = asyncio.create_task(run_traces(config, stop=stop, ready=lambda: None))
+        await until_committed(first[-1] + 1)
+        assert lost() == 2, "not the log's end, although a new group starts there"
+
+        collector.accepts = False
+        requests = collector.requests
+        await write(1)
+        while collector.requests == requests:  # noqa: ASYNC110 - in another thread
+            await asyncio.sleep(0.05)
+        await write(1)
+        await asyncio.sleep(1)  # it is fetched; the others are not while it is not taken
+        more = await write(6)
+        await delete_before(kafka, place, more[4])
+        collector.accepts = True
+        await until_committed(more[-1] + 1)
+        assert lost() == 2 + 4
+        stop.set()
+        await exporting
+    assert caplog.text.count(f"{group}: trajectories[3] starts at") == 2
 
 
 async def test_unreadable_records_are_skipped(kafka: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.attributes.gen_ai_attributes import GenAiOperationNameValues
+
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
@@ -56,7 +59,18 @@ def test_a_trajectory_is_a_span_under_the_agents_own() -> None:
     (span,) = spans(at(trajectory, "t-1", TRAJECTORY.traceparent), trajectory, START_MS + 50, traced)
     assert (span.context, span.parent) == (TRAJECTORY, AGENTS)
     assert (span.start_ms, span.end_ms) == (trajectory.started_ms, START_MS + 50)
-    assert span.attributes["headrace.agent"] == "helper"
+    assert span.attributes["gen_ai.agent.name"] == "helper"
+    assert span.attributes["gen_ai.operation.name"] == GenAiOperationNameValues.INVOKE_AGENT.value
+
+
+def test_names_of_the_genai_conventions_are_theirs() -> None:
+    (scored,) = of(score(attempt("t"), HERE))
+    trajectory = attempt("t", defects=[]).model_copy(update={"traceparent": AGENT})
+    (whole,) = spans(at(trajectory, "t-1", TRAJECTORY.traceparent), trajectory, START_MS + 50, traced)
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    used = {name for span in (scored, whole) for name in span.attributes}
+    assert {name for name in used if not name.startswith("headrace.")} <= known
+    assert {"gen_ai.evaluation.name", "gen_ai.evaluation.score.value", "gen_ai.agent.name"} <= used
 
 
 def test_a_trajectorys_later_spans_are_children_of_its_span() -> None:

@@ -98,8 +98,9 @@ async def send_groups(kafka: str, groups: Iterable[TrainingGroup], *, partition:
 
 
 async def records(kafka: str, topic: Topic, run: str) -> list[tuple[str, Record]]:
-    """``(ce_id, payload)`` of every committed record of ``run``."""
-    found = [decode(record.headers, record.value) async for record in read_to_end(kafka, topic)]
+    """``(ce_id, payload)`` of every committed record of ``run``, once all transactions have ended: a broker marks their
+    ends in the topics after it has acknowledged the commit."""
+    found = [decode(record.headers, record.value) async for record in read_to_end(kafka, topic, decided=True)]
     return [(envelope.id, payload) for envelope, payload in found if payload.run == run]
 
 

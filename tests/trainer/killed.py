@@ -23,7 +23,7 @@ from headrace.trainer.losses.registry import loss_named  # noqa: F401  imported 
 from headrace.trainer.model.load import load_model  # noqa: F401
 from tests.trainer.running import trainer_config
 
-ENDS_WITHIN_S = 120
+ENDS_WITHIN_S = 300
 
 
 def live(death: str, config) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.effects import ignore_effect
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.parallel.ranks import ALONE
+from headrace.trainer.step_effects import ignore_effect
 from tests.trainer.builders import UNCHECKED
 
 

@@ -13,9 +13,9 @@ from headrace.schemas.topics import STEPS, WEIGHTS
 from headrace.trainer import loop
 from headrace.trainer.checkpoints.checkpoint import CheckpointError
 from headrace.trainer.coordination.lead import Leader
-from headrace.trainer.effects import Effect
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.publishing.announcer import TrainerReplaced
+from headrace.trainer.step_effects import Effect
 from headrace.trainer.weights.store import ObjectConflict
 from tests.trainer.builders import UNCHECKED, tiny_model
 from tests.trainer.feed import feed_groups, records

@@ -18,9 +18,9 @@ from headrace.schemas.records.step import Step
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS, TRAINING, WEIGHTS
 from headrace.trainer.checkpoints.checkpoint import load_newest
-from headrace.trainer.effects import Effect
 from headrace.trainer.learning.optimizer_state import read_state
 from headrace.trainer.publishing.announcer import newest_published
+from headrace.trainer.step_effects import Effect
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, training_group

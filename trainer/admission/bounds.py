@@ -20,7 +20,8 @@ class AdmissionBounds:
     max_segment_tokens: int | None = None
     """Tokens of a segment, context included; above it, rejected as ``too_long``. Unset: as many as the model takes."""
     max_trajectory_tokens: int | None = None
-    """Tokens of a trajectory's trained segments, context included; above it, rejected as ``too_long``."""
+    """Tokens of a trajectory's trained segments, context included; above it, rejected as ``too_long``. What segments
+    share counts in each."""
     max_group_tokens: int | None = None
     """Tokens of a group's admitted members, context included; above it, all are rejected as ``group_too_long``."""
 

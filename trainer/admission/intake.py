@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from aiokafka import AIOKafkaConsumer
-
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.expired import ExpiredRange, expired_range, report_expired, skip_expired
 from headrace.schemas.kafka.read_back import FETCH_WAIT_MS, Place, read_back, read_places, read_range
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.records.group import TrainingGroup
@@ -70,8 +70,8 @@ class Intake:
     def __init__(
         self,
         bootstrap: str,
-        groups: AIOKafkaConsumer,
-        trajectories: AIOKafkaConsumer,
+        groups: ReportingConsumer,
+        trajectories: ReportingConsumer,
         *,
         run: str,
         window: int,
@@ -92,6 +92,7 @@ class Intake:
         self._seen: dict[int, OrderedDict[str, int]] = {}
         self._next: dict[int, int] = {}
         self._arrived: deque[TrainingRecord] = deque()
+        groups.on_expired = self._note_lost
 
     async def start(self, offsets: Mapping[int, int]) -> None:
         """Start at ``offsets``: partition → first offset that has not been processed (absent: the first of the log).
@@ -109,15 +110,16 @@ class Intake:
         for partition in partitions:
             self._seen[partition.partition] = OrderedDict()
             position = max(offsets.get(partition.partition, 0), begins[partition])
+            # Without an earlier position, no deleted record was due to be read.
+            self._next[partition.partition] = offsets.get(partition.partition, position)
+            if (expired := expired_range(partition, offsets.get(partition.partition), begins[partition])) is not None:
+                self._note_lost(expired)
             start = max(position - self._window, begins[partition])
             for record in await read_range(
                 self._groups, partition, start, position, wait_s=self._patience_s, stalled_s=self._answer_s
             ):
                 self._arrival(record)
             self._groups.seek(partition, position)
-            # Without an earlier position, no deleted record was due to be read.
-            self._next[partition.partition] = offsets.get(partition.partition, position)
-            self._note_lost(partition.partition, begins[partition])
         self._groups.resume(*partitions)
         places = await partitions_of(self._trajectories, TRAJECTORIES)
         self._trajectories.assign(places)
@@ -131,16 +133,6 @@ class Intake:
 
     async def _poll(self, timeout_s: float) -> None:
         batches = await self._groups.getmany(timeout_ms=int(timeout_s * 1000), max_records=256)
-        # Transaction markers leave gaps in the offsets too, so the log's start offset decides what was deleted.
-        jumped = [place for place, records in batches.items() if records[0].offset > self._next[place.partition]]
-        try:
-            begins = await self._groups.beginning_offsets(jumped) if jumped else {}
-        except BaseException:
-            for place, records in batches.items():
-                self._groups.seek(place, records[0].offset)  # or they would never be read
-            raise
-        for place, begin in begins.items():
-            self._note_lost(place.partition, begin)
         for place, records in batches.items():
             self._arrived.extend(self._arrival(record) for record in records)
             self._next[place.partition] = records[-1].offset + 1
@@ -149,12 +141,15 @@ class Intake:
         if batches or time.monotonic() - self._last_contact > _SILENCE_S:
             self._last_contact = time.monotonic()
 
-    def _note_lost(self, partition: int, begin: int) -> None:
-        """Report deleted records as an arrival, if ``partition`` begins after the next record to be read."""
-        lost = begin - self._next[partition]
-        if lost > 0:
-            self._arrived.append(TrainingRecord(Reference(partition=partition, offset=begin - 1), None, lost=lost))
-            self._next[partition] = begin
+    def _note_lost(self, expired: ExpiredRange) -> None:
+        """Report deleted records as an arrival, without those of the window, which were read before."""
+        partition = expired.place.partition
+        unread = expired_range(expired.place, max(expired.position, self._next[partition]), expired.begin)
+        if unread is not None:
+            report_expired("trainer", unread)
+            last = Reference(partition=partition, offset=unread.begin - 1)
+            self._arrived.append(TrainingRecord(last, None, lost=unread.offsets))
+            self._next[partition] = unread.begin
 
     async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
         """Returns groups that arrived before, by place, without those that have expired."""
@@ -231,7 +226,8 @@ async def open_intake(
         with broker_errors(bootstrap, "read groups"):
             groups = await stack.enter_async_context(open_consumer(bootstrap, **options))
             trajectories = await stack.enter_async_context(
-                open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS, **options)
+                # A trajectory that has expired is missing from its group, which is decided without it.
+                open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS, on_expired=skip_expired, **options)
             )
         yield Intake(
             bootstrap,

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from headrace.schemas.model import Part
 from headrace.schemas.records.weights import Manifest, Weights
 from headrace.trainer.announcements.announcement import Announcement
-from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
+from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE
 from headrace.trainer.weights.store import file_sha256
 

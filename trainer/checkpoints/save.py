@@ -13,9 +13,9 @@ from headrace.trainer.checkpoints.checkpoint import (
     disk_errors,
 )
 from headrace.trainer.checkpoints.settings import CheckpointSettings
-from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.published import published_names
+from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.canary import with_parent
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
 from headrace.trainer.weights.signing import SigningKey

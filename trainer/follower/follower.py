@@ -15,6 +15,7 @@ from collections.abc import Callable
 from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.expired import skip_expired
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
@@ -38,7 +39,8 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
     config.cache_dir.mkdir(parents=True, exist_ok=True)
     async with (
         open_producer(config.bootstrap) as producer,
-        open_consumer(config.bootstrap) as consumer,
+        # Only the newest version counts: older ones that have expired are superseded.
+        open_consumer(config.bootstrap, on_expired=skip_expired) as consumer,
         open_engine(config.engine_url, timeout_s=config.engine_timeout_s) as engine,
     ):
         for topic in (APPLIED, ALERTS):

@@ -2,7 +2,7 @@
 
 Tests verify the architectures in :data:`TESTED`: packed log-probabilities and gradients equal those of the plain model,
 and trained weights load in plain transformers. A model for which ``obstacles`` returns reasons cannot be trained. Any
-other is checked when it is loaded (``trial.py``), and trained with a warning if it passes.
+other is checked when it is loaded (``packing_check.py``), and trained with a warning if it passes.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from headrace.trainer.model import attention
 from headrace.trainer.model.architectures import TESTED, UnsupportedModel, obstacles, position_limit, sliding_window
-from headrace.trainer.model.trial import try_packing
+from headrace.trainer.model.packing_check import try_packing
 
 _log = logging.getLogger(__name__)
 

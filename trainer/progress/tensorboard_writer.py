@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from headrace.trainer.progress.writers import grouped
+from headrace.trainer.progress.sections import grouped
 
 
 class TensorboardWriter:

@@ -5,8 +5,8 @@ from typing import Any
 
 import wandb
 
+from headrace.trainer.progress.sections import grouped
 from headrace.trainer.progress.settings import WriterSettings
-from headrace.trainer.progress.writers import grouped
 
 
 class WandbWriter:

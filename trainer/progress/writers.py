@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from headrace.trainer.learning.metric_registry import metric_named
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.progress.settings import WriterSettings
 
@@ -27,15 +26,6 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Flush and close the destination."""
-
-
-def grouped(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics as ``<subject>/<name>``, which both tools show as sections: ``off-policy/kl_k3``."""
-    subjects = {name: metric_named(name) for name in metrics}
-    return {
-        f"{metric.subject.lower().replace(' ', '-') if metric else 'other'}/{name}": metrics[name]
-        for name, metric in subjects.items()
-    }
 
 
 class BackgroundWriter:

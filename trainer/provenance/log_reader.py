@@ -5,11 +5,14 @@ Records are streamed or read from a bounded number of places; nothing is buffere
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.partitioner import DefaultPartitioner
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.expired import report_expired, skip_expired
 from headrace.schemas.kafka.read_back import FETCH_WAIT_MS, Place, read_places
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
 from headrace.schemas.topics import (
@@ -34,7 +37,7 @@ _TOPICS = (EVENTS, TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, DE
 class LogReader:
     """A consumer that reads at given places. One reader at a time."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
+    def __init__(self, consumer: ReportingConsumer, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
         """Reads ``partitions`` (by topic) through ``consumer``, which has no subscription; see :func:`open_log`."""
         self._consumer = consumer
         self._partitions = partitions
@@ -53,6 +56,7 @@ class LogReader:
         partitions = self._partitions[topic.name]
         self._consumer.assign(partitions)
         self._consumer.pause(*partitions)
+        self._consumer.on_expired = skip_expired  # they are returned as missing
         found = await read_places(self._consumer, topic, places)
         lost = sorted(places.keys() - found.keys())
         # Read afterwards, because retention continues meanwhile.
@@ -85,6 +89,7 @@ class LogReader:
         """
         every = self._partitions[topic.name]
         chosen = [each for each in every if partitions is None or each.partition in partitions]
+        self._consumer.on_expired = partial(report_expired, "provenance")
         return scan(self._consumer, chosen, start=start)
 
 

@@ -27,8 +27,8 @@ from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, topic_named
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
-from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.retries.broker import broker_errors
+from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 
 _TOPICS = (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
 """Where announcements go."""

@@ -11,9 +11,9 @@ from functools import partial
 from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
 from headrace.trainer.checkpoints.checkpoint import Checkpoint
 from headrace.trainer.checkpoints.position import Position, write_position
-from headrace.trainer.effects import Effect, StepEffectCallback
 from headrace.trainer.publishing.announcer import Announcer
 from headrace.trainer.retries.retrier import Retrier
+from headrace.trainer.step_effects import Effect, StepEffectCallback
 from headrace.trainer.weights.publish import upload
 from headrace.trainer.weights.store import ObjectStore
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar
 
@@ -17,7 +18,7 @@ from headrace.trainer.announcements.announcement import Announcement
 from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.retries.broker import LogUnavailable
-from headrace.trainer.retries.retry import OutageSettings, retry, unless_stopped
+from headrace.trainer.retries.retry import STOP_GRACE_S, OutageSettings, retry, unless_stopped
 from headrace.trainer.weights.unavailable import StoreUnavailable
 
 _log = logging.getLogger(__name__)
@@ -93,13 +94,25 @@ class Retrier:
                 Severity.WARNING,
             )
 
+    async def close(self) -> None:
+        """Try once more to publish the alerts that wait for Kafka; log those that still cannot be published."""
+        if not self._unpublished:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_GRACE_S):
+                await self._publish_alerts()
+        for alert in self._unpublished:
+            _log.error("this alert was not published, because Kafka is unavailable: %s", alert.payload)
+
     async def _publish_alerts(self) -> None:
         news, self._unpublished = self._unpublished, []
         try:
             await self._publish(news)
+            news = []
         except LogUnavailable as error:
+            _log.warning("%d alerts wait for Kafka: %s", len(news), error)
+        finally:
             self._unpublished = news + self._unpublished
-            _log.warning("%d alerts wait for Kafka: %s", len(self._unpublished), error)
 
 
 class _Outage:

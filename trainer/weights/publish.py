@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.schemas.records.weights import Canary, Manifest, Weights
-from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
+from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 

@@ -82,42 +82,77 @@ void SegmentFold::label_sampling(const Payload& sampling) {
 }
 
 bool SegmentFold::append(const Payload& call, const CallArrays& tokens) {
-    std::string_view context = tokens.context;
-    Draft* draft = drafts_.empty() ? nullptr : &drafts_.back();
-    const std::string_view current = draft ? std::string_view(draft->token_ids) : std::string_view();
-    const int64_t prefix = call[rules_.fields.prefix_length].number.integer;
-    if (prefix) {
-        bool matches = prefix == count_of(current);
-        const std::string_view sha256 = call[rules_.fields.prefix_sha256].text;
-        if (matches && !prefix_matches(*draft, sha256, matches)) return false;
-        if (!matches) {
+    std::string_view context = tokens.context, forked;
+    size_t at = current_;
+    const std::string_view current = at == kNoDraft ? std::string_view() : std::string_view(drafts_[at].token_ids);
+    if (const int64_t prefix = call[rules_.fields.prefix_length].number.integer) {
+        const size_t size = static_cast<size_t>(prefix) * kTokenBytes;
+        if (!find_prefix(call, size, at)) return false;
+        if (at == kNoDraft) {
             lose(kBrokenPrefix);
             return true;
+        }
+        if (drafts_[at].token_ids.size() > size) {
+            forked = std::string_view(drafts_[at].token_ids).substr(0, size);
+            at = kNoDraft;
         }
     } else if (!current.empty() && context.starts_with(current)) {
         context.remove_prefix(current.size());  // the SDK sends whole contexts: the current tokens are the prefix
     } else {
-        draft = &drafts_.emplace_back();
+        at = kNoDraft;
     }
-    tokens_ += static_cast<size_t>(count_of(context) + count_of(tokens.sampled));
+    tokens_ += static_cast<size_t>(count_of(forked) + count_of(context) + count_of(tokens.sampled));
     if (tokens_ > rules_.max_tokens) {
         lose(kTooManyTokens);
         return true;
     }
-    extend(*draft, context, call, tokens);
+    if (at == kNoDraft) {
+        Draft draft;
+        draft.token_ids = forked;  // before drafts_ moves what it points into
+        draft.loss_mask.assign(forked.size() / kTokenBytes, '\0');
+        at = drafts_.size();
+        drafts_.push_back(std::move(draft));
+    }
+    extend(drafts_[at], context, call, tokens);
+    unhashed_ends_.emplace_back(at, drafts_[at].token_ids.size());
+    current_ = at;
     return true;
 }
 
-// `matches`: whether the draft's tokens have this hash. They only grow, so each is hashed once. False with Python's
-// error set.
-bool SegmentFold::prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const {
-    if (!draft.hash && !(draft.hash = Hash(rules_.sha256))) return false;
-    if (!draft.hash.update(std::string_view(draft.token_ids).substr(draft.hashed))) return false;
-    draft.hashed = draft.token_ids.size();
-    std::string hex;
-    if (!draft.hash.append_hex(hex)) return false;
-    matches = sha256 == hex;
+// Finds a draft that begins with the prefix of `call`, of `size` bytes, as the current one does in most cases;
+// kNoDraft if there is none. False with Python's error set.
+bool SegmentFold::find_prefix(const Payload& call, size_t size, size_t& draft) {
+    const std::string_view sha256 = call[rules_.fields.prefix_sha256].text;
+    if (draft != kNoDraft && drafts_[draft].token_ids.size() == size) {
+        std::string hex;
+        if (!drafts_[draft].hash.find(rules_.sha256, drafts_[draft].token_ids, size, hex)) return false;
+        if (sha256 == hex) return true;
+    }
+    return find_end(size, sha256, draft);
+}
+
+// As `_CallEnds.find`.
+bool SegmentFold::find_end(size_t size, std::string_view sha256, size_t& draft) {
+    for (const auto& [at, end] : unhashed_ends_) {
+        std::string hex;
+        if (!drafts_[at].end_hash.find(rules_.sha256, drafts_[at].token_ids, end, hex)) return false;
+        ends_[{end, std::move(hex)}].push_back(at);
+    }
+    unhashed_ends_.clear();
+    draft = kNoDraft;
+    const auto found = ends_.find({size, std::string(sha256)});
+    if (found == ends_.end()) return true;
+    std::vector<size_t>& drafts = found->second;
+    while (drafts.size() > 1 && drafts_[drafts.back()].token_ids.size() > size) drafts.pop_back();
+    draft = drafts.back();
     return true;
+}
+
+bool PrefixHash::find(PyObject* sha256, std::string_view token_ids, size_t size, std::string& hex) {
+    if (!hash_ && !(hash_ = Hash(sha256))) return false;
+    if (!hash_.update(token_ids.substr(hashed_, size - hashed_))) return false;
+    hashed_ = size;
+    return hash_.append_hex(hex);
 }
 
 void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& call, const CallArrays& tokens) const {
@@ -164,6 +199,9 @@ void SegmentFold::lose(Defect why) {
     defects.set(why);
     lost_ = true;
     drafts_.clear();
+    current_ = kNoDraft;
+    unhashed_ends_.clear();
+    ends_.clear();
 }
 
 bool SegmentFold::write(std::string& json) const {

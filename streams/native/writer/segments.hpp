@@ -3,9 +3,11 @@
 
 #include <bitset>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hashing.hpp"
@@ -39,6 +41,17 @@ struct SegmentRules {
     double least_temperature;
 };
 
+// Hashes of prefixes of one growing array, in ascending length: each byte is hashed once.
+class PrefixHash {
+public:
+    // The hash of the first `size` bytes of `token_ids`, in hex; false with Python's error set.
+    bool find(PyObject* sha256, std::string_view token_ids, size_t size, std::string& hex);
+
+private:
+    Hash hash_;
+    size_t hashed_ = 0;
+};
+
 class SegmentFold {
 public:
     explicit SegmentFold(const SegmentRules& rules) : rules_(rules) {}
@@ -70,15 +83,16 @@ private:
         std::vector<Span> spans;
         std::vector<Temperature> temperatures;
         int64_t sampled = 0;
-        size_t hashed = 0;
-        Hash hash;
+        PrefixHash hash, end_hash;  // of all tokens; of those at the end of a call
     };
+    static constexpr size_t kNoDraft = SIZE_MAX;
 
     void label(const Payload& call, const CallArrays& tokens);
     void label_sampling(const Payload& sampling);
     void append_temperature(Draft& draft, const Value& temperature, int64_t sampled) const;
     bool append(const Payload& call, const CallArrays& tokens);
-    bool prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const;
+    bool find_prefix(const Payload& call, size_t size, size_t& draft);
+    bool find_end(size_t size, std::string_view sha256, size_t& draft);
     void extend(Draft& draft, std::string_view context, const Payload& call, const CallArrays& tokens) const;
     void lose(Defect why);
 
@@ -87,6 +101,10 @@ private:
     std::string_view run_;  // JSON: the first run that an engine named, or empty
     bool several_runs_ = false;
     std::vector<Draft> drafts_;
+    size_t current_ = kNoDraft;  // the draft of the previous call
+    // Calls' ends as draft and size: those not hashed yet, and drafts by size and hash of their tokens.
+    std::vector<std::pair<size_t, size_t>> unhashed_ends_;
+    std::map<std::pair<size_t, std::string>, std::vector<size_t>> ends_;
     bool lost_ = false;
 };
 

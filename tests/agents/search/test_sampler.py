@@ -13,6 +13,7 @@ from headrace.agents.search.demonstrations import HELD_OUT_FIRST
 from headrace.agents.search.sampler import (
     AGENT,
     TASKS_PER_SEED,
+    PolicyAttempts,
     RolloutConfig,
     held_out_tasks,
     run_evaluation,
@@ -93,7 +94,12 @@ def assert_whole(events: list[Record]) -> None:
 async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(kafka: str, vllm: Any) -> None:
     stop = asyncio.Event()
     config = RolloutConfig(kafka, vllm.url, "rollouts", seed=5, max_groups=3, concurrency=16)
-    rollouts = asyncio.create_task(run_rollouts(config, stop=stop))
+
+    async def rolled_out() -> int:
+        async with PolicyAttempts(config) as attempts:
+            return await run_rollouts(config, attempts, stop=stop)
+
+    rollouts = asyncio.create_task(rolled_out())
     # Nothing is trained here, so three groups fill the room for good.
     for _ in range(240):
         await asyncio.sleep(0.5)
@@ -118,9 +124,10 @@ async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(
 async def test_an_evaluation_is_labelled_and_greedy_ones_repeat(kafka: str, vllm: Any) -> None:
     config = RolloutConfig(kafka, vllm.url, "evaluation", concurrency=8)
     tasks = held_out_tasks(6)
-    first = await run_evaluation(config, tasks, greedy=True, labels={"phase": "before"})
-    again = await run_evaluation(config, tasks, greedy=True)
-    sampled = await run_evaluation(config, tasks, greedy=False)
+    async with PolicyAttempts(config) as attempts:
+        first = await run_evaluation(config, attempts, tasks, greedy=True, labels={"phase": "before"})
+        again = await run_evaluation(config, attempts, tasks, greedy=True)
+        sampled = await run_evaluation(config, attempts, tasks, greedy=False)
     facts = await facts_of(kafka, "evaluation")
     assert set(facts) == {*first, *again, *sampled}
     for trajectory_id, name in [*((key, "greedy") for key in first + again), *((key, "sampled") for key in sampled)]:

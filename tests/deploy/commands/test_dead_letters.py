@@ -59,7 +59,7 @@ async def produce(kafka: str, records: list[StoredRecord]) -> None:
 
 async def everything(kafka: str, topic: Topic) -> list[tuple[Message, object]]:
     found = []
-    async for record in read_to_end(kafka, topic):
+    async for record in read_to_end(kafka, topic, decided=True):
         message = Message(record.key or b"", record.value or b"", list(record.headers))
         found.append((message, decode(record.headers, record.value)[1]))
     return found
@@ -202,7 +202,7 @@ async def write_dead_letter_of_a_reward(kafka: str) -> None:
 
 
 async def headers_of_events(kafka: str) -> list[dict[str, bytes]]:
-    return [dict(record.headers) async for record in read_to_end(kafka, EVENTS)]
+    return [dict(record.headers) async for record in read_to_end(kafka, EVENTS, decided=True)]
 
 
 def until_dead(kafka: str, trajectory_id: str) -> dict[str, object]:

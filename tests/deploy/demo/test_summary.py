@@ -6,6 +6,7 @@ import pytest
 
 from headrace.deploy.configuration.settings import configured
 from headrace.deploy.demo.circle import DemoPlan
+from headrace.deploy.demo.exactness import Exactness
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.summary import (
@@ -111,6 +112,19 @@ def test_the_summary_contains_every_fate_and_whether_they_add_up() -> None:
     assert "pending: open" not in text
     broken = SUMMARY.model_copy(update={"ledger": SUMMARY.ledger | {"adds_up": False}})
     assert "DOES NOT ADD UP" in render(broken)
+
+
+def test_the_summary_counts_the_calls_of_a_program() -> None:
+    assert "through the gateway" not in render(SUMMARY)
+    found = Exactness(
+        calls=100, continuing=60, retokenised=2, unknown_prefixes=3, echoes={"equal": 90, "missing": 10}, text_differs=7
+    )
+    text = render(SUMMARY.model_copy(update={"through_gateway": True, "exactness": found}))
+    shown = [" ".join(line.split()) for line in text.splitlines()]
+    assert "Calls through the gateway 100, text only; 60 continue an earlier one" in shown
+    assert "retokenisation differences 5" in shown
+    assert "prompts that the engine reports otherwise 10 (equal: 90)" in shown
+    assert "answers whose text has other tokens 7 (kept as sampled)" in shown
 
 
 def test_the_json_has_the_published_keys() -> None:

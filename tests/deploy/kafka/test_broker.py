@@ -1,7 +1,5 @@
 """The broker: its settings, errors when it cannot be started, and a restart on its data."""
 
-import asyncio
-import os
 import socket
 import subprocess
 from pathlib import Path
@@ -10,15 +8,9 @@ import pytest
 
 from headrace.deploy.configuration.settings import Settings, load_settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.kafka.broker import (
-    Broker,
-    _property,
-    java,
-    kafka_jars,
-    prepare_broker,
-    server_properties,
-    wait_until_answers,
-)
+from headrace.deploy.kafka.broker import Broker, _property, prepare_broker, server_properties, wait_until_answers
+from headrace.deploy.kafka.jars import kafka_jars
+from headrace.deploy.kafka.java import find_java
 from headrace.deploy.processes.kafka import KAFKA
 from headrace.deploy.system.children import Child
 from headrace.deploy.system.ports import HOST, free_port, free_ports
@@ -28,13 +20,6 @@ from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, TOPICS
 
 
-def program(folder: Path, name: str, script: str) -> None:
-    folder.mkdir(exist_ok=True)
-    file = folder / name
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
-
-
 def test_a_broker_listens_on_the_loopback_interface_only() -> None:
     lines = server_properties(Broker(Path("/data"), 1001, 1002, 5_000_000)).splitlines()
     listeners = next(line for line in lines if line.startswith("listeners="))
@@ -42,51 +27,6 @@ def test_a_broker_listens_on_the_loopback_interface_only() -> None:
     assert "message.max.bytes=5000000" in lines
     assert "auto.create.topics.enable=false" in lines
     assert not [line for line in lines if "0.0.0.0" in line]
-
-
-def test_missing_java_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StackError, match=r"no `java` on the PATH: install Java 17 or newer, or set HEADRACE_KAFKA"):
-        java()
-
-
-def test_an_old_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path / "bin", "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(StackError, match=r"needs Java 17, but .*bin/java is .*1\.8\.0_402.*install Java 17"):
-        java()
-
-
-async def test_missing_maven_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StackError, match=r"no `mvn` on the PATH: install Maven, .*HEADRACE_CACHE.*HEADRACE_KAFKA"):
-        await kafka_jars(tmp_path / "cache")
-
-
-async def test_a_failed_download_shows_mavens_output_and_leaves_no_partial_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(tmp_path / "bin", "mvn", "echo 'Could not transfer artifact'; exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(StackError, match=r"(?s)could not download Kafka.*HEADRACE_KAFKA.*Could not transfer artifact"):
-        await kafka_jars(tmp_path / "cache")
-    assert not list((tmp_path / "cache").glob("*/libs"))
-
-
-async def test_two_processes_download_the_jars_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    download = (
-        'echo x >> "$COUNT"; sleep 0.3; for a in "$@"; do case $a in -DoutputDirectory=*) mkdir "${a#*=}";; esac; done'
-    )
-    program(tmp_path / "bin", "mvn", download)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
-    reported: list[str] = []
-    libs = await asyncio.gather(*(kafka_jars(tmp_path / "cache", reported.append) for _ in range(2)))
-    assert libs[0] == libs[1]
-    assert libs[0].is_dir()
-    assert (tmp_path / "count").read_text() == "x\n"
-    assert len(reported) == 1
 
 
 async def test_a_broker_that_does_not_answer_is_reported_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +91,7 @@ def test_a_property_is_read_by_java_as_it_was_written(value: str, tmp_path: Path
         ' System.out.write(p.getProperty("log.dirs").getBytes("UTF-8")); System.out.flush(); } }'
     )
     (folder / "made.properties").write_text(f"log.dirs={shown}\n")
-    argv = [java(), "-Dfile.encoding=UTF-8", "-Dsun.jnu.encoding=UTF-8", "Read.java", "made.properties"]
+    argv = [find_java().program, "-Dfile.encoding=UTF-8", "-Dsun.jnu.encoding=UTF-8", "Read.java", "made.properties"]
     done = subprocess.run(argv, capture_output=True, cwd=folder, check=True)
     assert done.stdout.decode() == value
 

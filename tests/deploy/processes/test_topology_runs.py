@@ -51,7 +51,7 @@ async def written(kafka: str) -> dict[str, set[str]]:
     """Returns for each processor the topics with records whose source is its name, without ticks."""
     found: dict[str, set[str]] = defaultdict(set)
     for topic in TOPICS:
-        async for record in read_to_end(kafka, topic):
+        async for record in read_to_end(kafka, topic, decided=True):
             headers = dict(record.headers)
             if headers.get("ce_type") != b"headrace.clock.ticked.v1":
                 found[(headers.get("ce_source") or b"").decode()].add(topic.name)
@@ -60,7 +60,11 @@ async def written(kafka: str) -> dict[str, set[str]]:
 
 async def decided(kafka: str, names: set[str]) -> bool:
     """Whether each trajectory has a fate."""
-    values = [record.value or b"" for topic in (TRAINING, REJECTED) async for record in read_to_end(kafka, topic)]
+    values = [
+        record.value or b""
+        for topic in (TRAINING, REJECTED)
+        async for record in read_to_end(kafka, topic, decided=True)
+    ]
     return all(any(name.encode() in value for value in values) for name in names)
 
 

@@ -18,7 +18,7 @@ from headrace.deploy.configuration.described import describe
 from headrace.deploy.configuration.settings import base_model_dir, load_settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.fine_tuning.stages import stage_config
-from headrace.deploy.processes.train import trainer_config
+from headrace.deploy.processes.train import trainer_config, trainer_flow
 from headrace.deploy.processes.trainer_checks import report_known_errors, require_topics
 from headrace.deploy.system.ports import free_port, metrics_url
 from headrace.schemas.kafka.topic_creation import create_topics
@@ -175,7 +175,8 @@ def test_the_examples_in_the_help_use_existing_settings() -> None:
 
 @pytest.mark.kafka
 async def test_missing_topics_are_reported_with_the_command_that_creates_them(kafka: str) -> None:
-    await require_topics(kafka)
+    topics = {topic.name for topic in trainer_flow().topics}
+    await require_topics(kafka, topics)
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
     await admin.delete_topics([BUDGET.name])
@@ -184,7 +185,7 @@ async def test_missing_topics_are_reported_with_the_command_that_creates_them(ka
             while BUDGET.name in await admin.list_topics():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         with pytest.raises(StackError, match=f"lacks budget: run `headrace topics --create --kafka {kafka}`"):
-            await require_topics(kafka)
+            await require_topics(kafka, topics)
     finally:
         await create_topics(kafka)
         await admin.close()

@@ -47,6 +47,13 @@ def test_cpu_settings_share_the_machine_and_gpu_settings_are_vllms_defaults():
     assert not {"--enforce-eager", "--kv-cache-memory-bytes", "--block-size", "--dtype"} & set(argv)
 
 
+def test_parsers_are_passed_on_by_their_names():
+    argv, _ = command(tool_parser="hermes", reasoning_parser="qwen3")
+    assert (option(argv, "--tool-call-parser"), option(argv, "--reasoning-parser")) == ("hermes", "qwen3")
+    assert "--enable-auto-tool-choice" in argv
+    assert not {"--tool-call-parser", "--reasoning-parser", "--enable-auto-tool-choice"} & set(command()[0])
+
+
 def test_bytecode_is_kept_in_the_cache():
     _, env = command()
     assert Path(env["PYTHONPYCACHEPREFIX"]).is_relative_to("/cache")

@@ -1,7 +1,8 @@
-"""The whole circle on the whole local stack, every part the real one, and all but two killed in the middle of the run.
+"""The whole circle on the whole local stack, every part the real one, and most of them killed in the middle of the run.
 
-Same counts, nothing trained twice, a ledger that adds up; loopback only, bounded memory, no process left. Kafka and
-vLLM, which are killed in tests of their own, stay up here.
+Same counts, nothing trained twice, a ledger that adds up; loopback only, bounded memory, no process left. The agent is
+a program on OpenAI's client behind the gateway: each of its calls must be exact. (`make demo` in CI runs the reference
+agent.) Kafka, vLLM and the gateway, which are killed in tests of their own, stay up here.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
 from headrace.deploy.demo.circle import DemoPlan, Phases, run_circle
+from headrace.deploy.demo.exactness import Exactness
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.watch import RunWatcher, watch_run
@@ -37,7 +39,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse, pytest.mark.vllm, pytes
 
 KILLED = ("assemble", "workers", "sink", "trainer", "follower", "clickhouse", "dashboard")
 MAX_RESIDENT = 8 * 1024**3
-PLAN = DemoPlan(seed=5, steps=len(KILLED) + 2, heldout_tasks=24, groups_per_step=4)
+PLAN = DemoPlan(seed=5, steps=len(KILLED) + 2, heldout_tasks=24, groups_per_step=4, through_gateway=True)
 
 COUNTS = """
 SELECT
@@ -95,6 +97,7 @@ async def test_training_completes_although_every_worker_is_killed(tmp_path: Path
         assert summary.steps == PLAN.steps
         assert summary.weights_published == PLAN.steps + 1
         assert summary.mixed_version_trajectories > 0
+        assert_exact(summary.exactness)
         assert 0 < summary.peak_memory_bytes < MAX_RESIDENT
 
         async def all_serve_again() -> bool:
@@ -107,6 +110,13 @@ async def test_training_completes_although_every_worker_is_killed(tmp_path: Path
     assert not any(member.is_running() for member in members)
 
 
+def assert_exact(found: Exactness | None) -> None:
+    assert found is not None
+    assert found.continuing > 4 * PLAN.heldout_tasks
+    assert (found.retokenised, found.unknown_prefixes) == (0, 0)
+    assert found.echoes == {"equal": found.calls}
+
+
 async def the_log_tells_one_story(stack: Stack) -> None:
     """Check that every trajectory has one fate, every step exists once, and ClickHouse has the same content."""
     kafka = stack.addresses["kafka"]
@@ -114,7 +124,7 @@ async def the_log_tells_one_story(stack: Stack) -> None:
     assert ledger.adds_up, ledger
     assert ledger.rejected_by["group"]["evaluation"] == 4 * PLAN.heldout_tasks
 
-    steps = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, STEPS)]
+    steps = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, STEPS, decided=True)]
     trained = Counter(
         name for step in steps if isinstance(step, Step) for group in step.groups for name in group.trajectory_ids
     )
@@ -149,7 +159,7 @@ async def written_by(kafka: str, declared: Collection[str]) -> dict[str, set[str
     """Returns for each name in ``declared`` the topics with records whose source it is, without ticks."""
     found: dict[str, set[str]] = defaultdict(set)
     for topic in TOPICS:
-        async for record in read_to_end(kafka, topic):
+        async for record in read_to_end(kafka, topic, decided=True):
             headers = {name: (value or b"").decode() for name, value in record.headers}
             if headers.get("ce_type") != ClockTicked.TYPE:
                 words = headers.get("ce_source", "").replace("/", " ").split()
@@ -162,8 +172,16 @@ async def the_addresses_answer(stack: Stack) -> None:
     """Check that another shell shows every address, and that each is correct."""
     asked = CliRunner().invoke(cli, ["status", "--json", "--data", str(stack.settings.data)])
     shown = json.loads(asked.stdout)
-    assert {name: shown[name] for name in ("kafka", "clickhouse", "vllm", "dashboard")} == dict(stack.addresses)
+    assert {name: shown[name] for name in ("kafka", "clickhouse", "vllm", "gateway", "dashboard")} == dict(
+        stack.addresses
+    )
     async with httpx.AsyncClient(timeout=30) as client:
         metrics = [part["metrics"] for part in shown["parts"].values() if part["metrics"]]
-        for url in (shown["dashboard"], shown["clickhouse"] + "/ping", shown["vllm"] + "/health", *metrics):
+        for url in (
+            shown["dashboard"],
+            shown["clickhouse"] + "/ping",
+            shown["vllm"] + "/health",
+            shown["gateway"] + "/health",
+            *metrics,
+        ):
             assert (await client.get(url, follow_redirects=True)).status_code == httpx.codes.OK, url

@@ -56,6 +56,16 @@ def test_a_part_whose_needs_are_left_out_is_an_error_with_a_remedy(settings: Set
         select(PROCESSES, settings, ("vllm",))
 
 
+def test_an_engine_on_a_cpu_needs_a_program_that_lists_the_cores(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(settings.data))
+    with pytest.raises(StackError, match=r"no.* on the PATH: install util-linux, or set HEADRACE_VLLM"):
+        started(settings)
+    assert "vllm" not in started(settings, "vllm", "follower")
+    assert "vllm" in started(settings.model_copy(update={"options": {"vllm": {"device": "cuda"}}}))
+
+
 def test_unknown_parts_are_reported(settings: Settings) -> None:
     with pytest.raises(StackError, match=r"--without names kafak, which is not a part: the parts are kafka, click"):
         select(PROCESSES, settings, ("kafak",))
@@ -90,6 +100,11 @@ def test_too_little_memory_is_an_error_with_a_remedy(settings: Settings) -> None
         StackError, match=r"1000000000 MiB of memory are needed.*--without.*HEADRACE_MIN_FREE_MEMORY_MB"
     ):
         check_memory(settings.model_copy(update={"min_free_memory_mb": 10**9}), PROCESSES)
+
+
+def test_an_optional_process_is_left_out_with_what_it_needs(settings: Settings) -> None:
+    assert "gateway" in started(settings)
+    assert "gateway" not in started(settings, "vllm", "trainer", "follower")
 
 
 def test_the_estimated_memory_of_the_whole_stack_is_below_eight_gib() -> None:

@@ -277,3 +277,20 @@ async def test_a_password_in_an_address_is_not_stored_and_must_be_given_again(se
         assert "canary" not in (settings.data / "stack.json").read_text()
         with pytest.raises(StackError, match=r"at http://\*\*\*@127.* set HEADRACE_CLICKHOUSE here"):
             address_of("clickhouse", data=str(settings.data))
+
+
+@pytest.mark.parametrize(("native", "module", "said"), [(True, None, 1), (False, None, 0), (True, object(), 0)])
+async def test_a_missing_extension_module_is_said_once(
+    native: bool,
+    module: object,
+    said: int,
+    settings: Settings,
+    light: Callable[..., Process],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.deploy.stack.stack.SPEEDUPS", module)
+    parts = (replace(light("one"), native=native), replace(light("other"), native=native))
+    notes: list[str] = []
+    async with running_stack(settings, processes=parts, on_note=notes.append):
+        pass
+    assert len([note for note in notes if "Install a C++ compiler" in note]) == said

@@ -104,14 +104,28 @@ def test_a_background_stack_is_shown_and_stopped_from_another_shell(tmp_path: Pa
     assert nothing_left([supervisor, *members])
 
 
-def test_a_failed_start_in_the_background_reports_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    begun = headrace("up", "--detach", "--data", str(tmp_path / "data"), "--without", ONLY_KAFKA)
+def test_a_failed_start_in_the_background_reports_the_reason(tmp_path: Path) -> None:
+    begun = headrace("up", "--detach", "--data", str(tmp_path / "a,b"), "--without", ONLY_KAFKA)
     assert begun.returncode == 1
-    assert begun.stderr.startswith("Error: Kafka")
-    assert "set HEADRACE_KAFKA" in begun.stderr
+    assert begun.stderr.startswith("Error: Kafka does not support a comma")
+    assert "choose another folder with --data" in begun.stderr
     assert "Traceback" not in begun.stdout + begun.stderr
+
+
+def test_a_start_in_the_background_continues_the_run_of_the_folder(tmp_path: Path) -> None:
+    def start(*options: str) -> tuple[str, object]:
+        begun = headrace("up", "--detach", "--data", str(tmp_path), "--without", ONLY_KAFKA, *options)
+        assert begun.returncode == 0, begun.stdout + begun.stderr
+        run = status(tmp_path)["run"]
+        assert headrace("down", "--data", str(tmp_path)).returncode == 0
+        return begun.stdout, run
+
+    output, run = start("--run", "first")
+    assert (run, "run first" in output) == ("first", False)
+    output, run = start()
+    assert (run, output.count("Continuing run first")) == ("first", 1)
+    output, run = start("--run", "second")
+    assert (run, output.count("The last run on this folder was first; this start is of run second")) == ("second", 1)
 
 
 def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:

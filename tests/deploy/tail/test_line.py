@@ -8,7 +8,7 @@ import pytest
 from headrace.deploy.tail.line import as_json, is_id, line, shortened
 from headrace.deploy.tail.record import decode_record
 from headrace.deploy.tail.sentence import sentence
-from headrace.schemas.events import FACTS
+from headrace.schemas.events import FACTS, ModelCalled, SdkStatsReported
 from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
 from headrace.schemas.records.reward import Component, Reward
 from headrace.streams.raw import StoredRecord
@@ -62,6 +62,12 @@ def test_a_type_with_a_summary_of_its_own_is_shown_by_it(example: Example) -> No
     assert len(shown.text) < 250
 
 
+@pytest.mark.parametrize(("delivered", "said"), [(None, False), (True, False), (False, True)])
+def test_an_answer_is_said_to_be_undelivered_only_if_that_is_known(delivered: bool | None, said: bool) -> None:
+    call = EXAMPLES[ModelCalled.TYPE].payload.model_copy(update={"delivered": delivered})
+    assert ("0.41 s, not delivered, At the mill." in sentence(call, shortened)) == said
+
+
 def test_a_line_has_time_position_type_and_subject() -> None:
     shown = line(decode_record(stored(EXAMPLES["headrace.tool.called.v1"])))
     assert shown[:4] == ("2026-11-21 11:24:25.412", "1:7", "tool.called", "01a1fdd9…111111 #3")
@@ -73,6 +79,11 @@ def test_ids_can_be_shown_in_full_and_shortened_ids_match() -> None:
     assert is_id(TRAJECTORY, shortened(TRAJECTORY))
     assert not is_id(OTHER, shortened(TRAJECTORY))
     assert shortened("short") == "short"
+
+
+def test_events_on_disk_are_shown_if_there_are_any() -> None:
+    stats = SdkStatsReported(emitted=9, sent=2, queued=1, spooled=6, replayed=0, adopted=1_200)
+    assert sentence(stats, str) == "9 emitted, 2 sent, 1 queued, 6 spooled, 1,200 adopted"
 
 
 def test_a_total_is_shown_as_a_sum_only_if_it_is_the_sum_of_its_terms() -> None:

@@ -27,6 +27,7 @@ from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED, STEPS
 from headrace.schemas.wire import Message
 from tests.clocks import with_producers_time
+from tests.expired import delete_before
 
 CALLS = 6
 
@@ -138,6 +139,30 @@ async def test_records_that_arrive_during_the_first_read_are_followed(
             while found[-1:] != [b"d"]:
                 found += [record.value for record in await anext(batches)]
     assert found[-4:] == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.kafka
+async def test_records_that_expire_while_they_are_followed_are_reported(
+    kafka: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = replace(REJECTED, name="expiring", partitions=1)
+    await create_topics(kafka, [topic])
+    async with open_producer(kafka) as producer:
+        records = reading.read(kafka, topic.name, StartPosition(last=0), follow=True)
+        async with asyncio.timeout(60), aclosing(records) as batches:
+            following = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(1)
+            await producer.send_and_wait(topic.name, b"0")
+            found = [record.value for record in await following]
+            await producer.send_and_wait(topic.name, b"1")
+            await asyncio.sleep(1)  # it is fetched; the others are not while it is not taken
+            for number in range(2, 7):
+                await producer.send_and_wait(topic.name, b"%d" % number)
+            await delete_before(kafka, TopicPartition(topic.name, 0), 5)
+            while found[-1:] != [b"6"]:
+                found += [record.value for record in await anext(batches)]
+    assert found == [b"0", b"1", b"5", b"6"]
+    assert caplog.text.count("tail: expiring[0] starts at 5, but was to be read from 2 on") == 1
 
 
 @pytest.mark.kafka

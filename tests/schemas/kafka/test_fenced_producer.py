@@ -31,7 +31,7 @@ def message(value: str) -> Message:
 
 async def written(kafka: str, prefix: str) -> list[str]:
     """Committed values in ``rewards`` that begin with ``prefix``."""
-    values = [(record.value or b"").decode() async for record in read_to_end(kafka, REWARDS)]
+    values = [(record.value or b"").decode() async for record in read_to_end(kafka, REWARDS, decided=True)]
     return [value for value in values if value.startswith(prefix)]
 
 

@@ -5,12 +5,13 @@ import os
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from confluent_kafka import Producer
 
 from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.kafka.clients import FETCH_BYTES, open_consumer, open_producer
-from headrace.schemas.kafka.reading import AT_ONCE, partitions_of, read_to_end
+from headrace.schemas.kafka.clients import FETCH_BYTES, open_admin, open_consumer, open_producer
+from headrace.schemas.kafka.reading import AT_ONCE, RangeExpired, partitions_of, read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED, STEPS, TRAJECTORIES, Topic
@@ -82,6 +83,39 @@ async def test_few_records_are_decoded_at_a_time_however_large_a_fetch_is(
     values = [int(record.value or b"") async for record in read_to_end(kafka, REJECTED)]
     assert sorted(values) == list(range(5 * AT_ONCE))
     assert max(decoded) == AT_ONCE
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_records_that_expire_while_they_are_read_are_left_out_or_an_error(kafka: str, whole: bool) -> None:
+    place = TopicPartition(TRAJECTORIES.name, 1)
+    async with open_producer(kafka) as producer:
+        for number in range(6):
+            last = await (
+                await send(producer, TRAJECTORIES, Message(b"%d" % number, os.urandom(FETCH_BYTES), []), partition=1)
+            )
+    first = last.offset - 5
+    async with open_consumer(kafka) as consumer:
+        ends = await consumer.end_offsets(await partitions_of(consumer, TRAJECTORIES))
+    start = {each.partition: end for each, end in ends.items()} | {1: first}
+    records = read_to_end(kafka, TRAJECTORIES, start=start, whole=whole)
+    read = [(await anext(records)).offset]
+    await delete_before(kafka, place, last.offset)
+    if whole:
+        with pytest.raises(RangeExpired, match=r"trajectories\[1\] no longer has offset \d+: retention deleted it"):
+            read += [record.offset async for record in records]
+        with pytest.raises(RangeExpired, match=rf"no longer has offset {first}:"):
+            await anext(read_to_end(kafka, TRAJECTORIES, start=start, whole=True))
+    else:
+        read += [record.offset async for record in records]
+        assert read[-1] == last.offset
+    assert read[0] == first
+    assert len(read) < 6
+
+
+async def delete_before(bootstrap: str, place: TopicPartition, offset: int) -> None:
+    """As retention does."""
+    async with open_admin(bootstrap) as admin:
+        await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
 
 
 async def test_a_missing_topic_is_named(kafka: str) -> None:

@@ -43,7 +43,7 @@ async def test_offsets_and_order_hold_over_many_batches_and_records_larger_than_
         await producer.transact(write, within_s=60, what="a test's transaction")
     assert len(found) == len(records)
 
-    read = [each async for each in read_to_end(kafka, REWARDS)]
+    read = [each async for each in read_to_end(kafka, REWARDS, decided=True)]
     by_number = {int(dict(each.headers)["n"]): each for each in read if dict(each.headers).get("n")}
     assert by_number.keys() == set(range(len(records)))
     for number, each in by_number.items():

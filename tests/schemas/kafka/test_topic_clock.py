@@ -11,7 +11,8 @@ import pytest
 from aiokafka.errors import KafkaTimeoutError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from headrace.deploy.kafka.broker import java, kafka_jars
+from headrace.deploy.kafka.jars import kafka_jars
+from headrace.deploy.kafka.java import find_java
 from headrace.schemas.asyncapi import FROM_AGENTS
 from headrace.schemas.kafka import topic_clock
 from headrace.schemas.kafka.clients import open_producer
@@ -65,7 +66,7 @@ async def test_a_topic_with_another_clock_is_refused_with_the_command_that_fixes
     assert [command.split("--entity-name ")[1].split()[0] for command in commands] == ["events", "rewards"]
     libs = await kafka_jars(CACHE)
     for command in commands:
-        argv = [java(), "-Xmx128m", "-cp", f"{libs}/*", "kafka.admin.ConfigCommand", *command.split()]
+        argv = [find_java().program, "-Xmx128m", "-cp", f"{libs}/*", "kafka.admin.ConfigCommand", *command.split()]
         done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     async for attempt in AsyncRetrying(retry=retry_if_exception_type(WrongClockError), **PATIENCE):

@@ -60,7 +60,9 @@ def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
     far = draw(st.sampled_from([1, 3, 40]))
     records: list[StoredRecord] = []
     for _ in range(draw(st.integers(1, 12))):
-        history = session(f"s{chance.randrange(8)}", *chance.choices(["ask", "tool", "prune"], k=chance.randrange(3)))
+        history = session(
+            f"s{chance.randrange(8)}", *chance.choices(["ask", "tool", "prune", "back"], k=chance.randrange(4))
+        )
         kept = [record for record in history if chance.random() >= lost]
         kept += [record for record in history if chance.random() < 0.1]
         at = chance.randrange(len(records) + 1)

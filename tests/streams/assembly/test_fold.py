@@ -413,7 +413,7 @@ class TestBadRecords:
 
 
 NAMES = ("a", "b", "c", "d")
-STEPS = st.lists(st.sampled_from(["ask", "tool", "prune"]), max_size=3)
+STEPS = st.lists(st.sampled_from(["ask", "tool", "prune", "back"]), max_size=3)
 
 
 @st.composite

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,11 +18,15 @@ from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import decode
+from headrace.streams.assembly import partition_runner
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.lost_offset import check_written_trajectories
+from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.lost_offset import LostOffsetError
-from headrace.streams.raw import StoredRecord
+from headrace.streams.raw import LogRecord, StoredRecord
+from headrace.streams.reading.partition_reader import PartitionReader, start_reader
+from tests.expired import delete_before, expired_alerts
 from tests.streams.builders import session
 
 PARTITION = 2
@@ -134,6 +138,66 @@ async def test_unread_expired_records_raise_an_alert(kafka: str) -> None:
     alerts = [each for each in payloads if isinstance(each, Alert) and each.kind == "records_expired"]
     assert [alert.details["unread"] for alert in alerts] == [begin - end]
     assert f"events[{PARTITION}] starts at {begin}" in alerts[0].message
+
+
+class StalledReader:
+    """A reader whose connection stalls while ``stalled`` is set: what is in the log by then is read afterwards."""
+
+    def __init__(self, stalled: asyncio.Event, *arguments: Any) -> None:
+        self._stalled = stalled
+        self._arguments = arguments
+        self._reader: PartitionReader | None = start_reader(*arguments)
+        self.position: int = arguments[-1]
+        self.end: int | None = None
+
+    def read(self, most: int = 200) -> Sequence[LogRecord]:
+        if self._stalled.is_set():
+            self.close()
+            return []
+        if self._reader is None:
+            self._reader = start_reader(*self._arguments[:-1], self.position)
+        try:
+            return self._reader.read(most)
+        finally:
+            self.position, self.end = self._reader.position, self._reader.end
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@pytest.mark.kafka
+async def test_records_that_expire_while_the_assembler_runs_raise_an_alert_and_open_trajectories_are_kept(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled = asyncio.Event()
+
+    @asynccontextmanager
+    async def open_stalling(*arguments: Any) -> AsyncIterator[StalledReader]:
+        reader = StalledReader(stalled, *arguments)
+        yield reader
+        reader.close()
+
+    monkeypatch.setattr(partition_runner, "open_reader", open_stalling)
+    before = await expired_alerts(kafka, SOURCE)
+    begun, rest = session("open", "ask")[:2], session("open", "ask")[2:]
+    async with assembling(kafka):
+        await produce(kafka, [*session("read", "ask"), *begun])
+        await until_written(kafka, {"read"})
+        stalled.set()
+        await asyncio.sleep(0.5)
+        await produce(kafka, session("unread", "ask"))
+        async with open_consumer(kafka) as consumer:
+            begin = (await consumer.end_offsets([PLACE]))[PLACE]
+        await produce(kafka, [*rest, *session("later", "ask")])
+        await delete_before(kafka, PLACE, begin)
+        stalled.clear()
+        await until_written(kafka, {"open", "later"})
+    assert (await written(kafka))["unread"] == 0
+    (lost,) = (await expired_alerts(kafka, SOURCE))[len(before) :]
+    assert lost[:3] == (EVENTS.name, PARTITION, begin)
+    assert len(session("unread", "ask")) <= lost[3] <= len(session("unread", "ask")) + 2, "and a tick or two"
 
 
 @pytest.mark.kafka

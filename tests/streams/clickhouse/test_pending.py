@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.streams.clickhouse import pending as pending_module
 from headrace.streams.clickhouse.batches import RowBatch, convert
-from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata
+from headrace.streams.clickhouse.cuts import CommitMetadata
 from headrace.streams.clickhouse.pending import (
     BACKLOG_LINGERS,
     BACKLOG_RECORDS,
@@ -86,7 +86,7 @@ def test_a_restart_that_read_more_takes_the_same_rows(
     end = died.cut(early=True)
     assert end is not None
     rows = died.take(end).rows()
-    again = Pending(first, size, announced_cut(cut_metadata(end)))
+    again = Pending(first, size, CommitMetadata.parse(str(CommitMetadata(cut=end))).cut)
     again.add([record(offset) for offset in range(first, first + grown + more)], now=0.0)
     if chunked:
         converted(again)
@@ -122,14 +122,35 @@ def test_a_batch_of_a_backlog_waits_longer_to_be_full() -> None:
     for reached in (None, 101, 101 + BACKLOG_RECORDS - 1):
         assert not pending.is_due(5.4, 0.5, reached)
         assert pending.is_due(5.5, 0.5, reached)
+    pending.backlog_lingers = BACKLOG_LINGERS
     late = 5.0 + 0.5 * (BACKLOG_LINGERS - 1)
     pending.add([record(101)], now=late)
     assert not pending.is_due(late, 0.5, 102 + BACKLOG_RECORDS)
     assert pending.is_due(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 102 + BACKLOG_RECORDS)
 
 
+@given(linger_s=st.floats(0.1, 10), killed_s=st.floats(0, 1000))
+def test_a_process_that_is_killed_has_written_about_half_of_what_it_read_of_a_backlog(
+    linger_s: float, killed_s: float
+) -> None:
+    """The first batch is written at once; then each grows to what all before it took, up to the longest linger."""
+    pending, now, written_s, step_s = Pending(0, 10**9), 0.0, 0.0, linger_s / 10
+    offset = 0
+    while now <= killed_s and now < 100 * linger_s:
+        pending.add([record(offset)], now)
+        offset += 1
+        if pending.is_due(now, linger_s, offset + BACKLOG_RECORDS):
+            pending.take(offset)
+            written_s = now
+        now += step_s
+    lost_s = now - step_s - written_s
+    assert lost_s <= written_s + linger_s + 2 * step_s
+    assert lost_s <= BACKLOG_LINGERS * linger_s + 2 * step_s
+
+
 def test_a_batch_does_not_wait_for_a_backlog_of_which_nothing_can_be_read() -> None:
     pending = Pending(100, 65_536)
+    pending.backlog_lingers = 1
     pending.add([record(100)], now=5.0)
     assert not pending.is_due(5.4, 0.5, 101 + BACKLOG_RECORDS), "records of an open transaction are in front of the end"
     assert pending.is_due(5.5, 0.5, 101 + BACKLOG_RECORDS)
@@ -152,3 +173,12 @@ def test_a_few_large_records_are_converted_too() -> None:
     pending = Pending(0, 100)
     pending.add([StoredRecord("events", 0, 0, 0, None, b"x" * CHUNK_BYTES, [])], 1.0)
     assert len(pending.chunk()) == 1 < CHUNK_RECORDS
+
+
+def test_nothing_starts_inside_an_announced_batch() -> None:
+    pending = Pending(10, 100, announced=20)
+    assert not pending.is_written_to(10)
+    assert not pending.is_written_to(15)
+    assert pending.is_written_to(20)
+    pending.add([record(10)], now=0.0)
+    assert not pending.is_written_to(20)

@@ -103,7 +103,7 @@ DEAD_LETTER = DeadLetter(
 )
 SAMPLES: tuple[Record, ...] = (
     STARTED,
-    events.ModelCalled(model="m", sampled_ids=[1, 2], finish_reason="stop", latency_s=0.5),
+    events.ModelCalled(model="m", sampled_ids=[1, 2], finish_reason="stop", latency_s=0.5, call_id="request-1"),
     events.ToolCalled(call_id="c", tool="search"),
     events.ToolReturned(
         call_id="c", tool="search", status=events.ToolStatus.ERROR, error_class=events.ToolErrorClass.TIMEOUT
@@ -115,7 +115,7 @@ SAMPLES: tuple[Record, ...] = (
     events.TrajectoryEnded(answer="Paris", outcome=1.0),
     events.ClockTicked(unix_ms=5),
     events.FeedbackGiven(signal="accepted", value=1),
-    events.SdkStatsReported(emitted=3, sent=2, queued=1, dropped={"full": 1}),
+    events.SdkStatsReported(emitted=3, sent=2, queued=1, spooled=4, replayed=5, adopted=6, dropped={"full": 1}),
     TRAJECTORY,
     REWARD,
     GROUP,

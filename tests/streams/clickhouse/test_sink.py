@@ -21,7 +21,8 @@ from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolCalled
 from headrace.schemas.ids import derived_id
 from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
-from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
@@ -162,6 +163,48 @@ async def test_a_repeatedly_killed_sink_writes_everything_once(kafka: str, click
     assert count(clickhouse, events_of("killed", final="FINAL")) == total
     # Announced cuts make the tokens exact, so there is nothing left for merges to deduplicate.
     assert count(clickhouse, events_of("killed")) == total
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_sinks_that_are_killed_after_their_first_insert_make_progress_in_a_backlog(
+    kafka: str, clickhouse: str
+) -> None:
+    """Two static members, each started and killed again and again. Without a first batch that is written at once they
+    would only write after twenty lingers, or once a batch is full, which no life of theirs lasts.
+    """
+    total, group = 36_000, "short-lived"
+    await send_events(kafka, group, total)
+    async with open_consumer(kafka) as consumer:
+        places = await partitions_of(consumer, EVENTS)
+        ends = await consumer.end_offsets(places)
+
+    async def committed() -> dict[TopicPartition, int]:
+        return {place: commit.offset for place, commit in (await committed_offsets(kafka, group, places)).items()}
+
+    def config(member: str) -> SinkConfig:
+        return SinkConfig(kafka, clickhouse, group=group, member=member, linger_s=600)
+
+    written = dict.fromkeys(places, 0)
+    for _ in range(2):
+        lives = [
+            await asyncio.create_subprocess_exec(sys.executable, "-c", SINK, json.dumps(asdict(config(member))))
+            for member in ("sink-0", "sink-1")
+        ]
+        try:
+            async with asyncio.timeout(240):
+                now = await committed()
+                while any(now[place] < min(written[place] + 1, end) for place, end in ends.items()):
+                    await asyncio.sleep(0.05)
+                    now = await committed()
+        finally:
+            for life in lives:
+                life.kill()
+                await life.wait()
+        written = now
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
+        await until(clickhouse, events_of(group, "uniqExact(id)"), total)
+    assert count(clickhouse, events_of(group)) == total
 
 
 @pytest.mark.kafka
@@ -414,6 +457,21 @@ async def test_waiting_for_clickhouse_ends_at_shutdown() -> None:
         await waiting
 
 
-def test_an_invalid_setting_is_named() -> None:
-    with pytest.raises(ValueError, match="batch_records must be positive, not 0"):
-        SinkConfig("k", "c", batch_records=0)
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"batch_records": 0}, "batch_records must be a whole number from 1 to 1048576, not 0"),
+        ({"batch_records": 64.5}, "batch_records must be a whole number from 1 to 1048576, not 64.5"),
+        ({"batch_records": 10**9}, "batch_records must be a whole number from 1 to 1048576, not 1000000000"),
+        ({"batch_records": True}, "batch_records must be a whole number from 1 to 1048576, not True"),
+        ({"concurrent_inserts": 1.5}, "concurrent_inserts must be a whole number from 1 to 64, not 1.5"),
+        ({"group": " "}, "group must not be empty"),
+        ({"retry_most_s": -1.0}, "retry_most_s must be positive, not -1.0"),
+        ({"linger_s": float("nan")}, "linger_s must be at most 3600 seconds, not nan"),
+        ({"linger_s": float("inf")}, "linger_s must be at most 3600 seconds, not inf"),
+        ({"lag_interval_s": 3601.0}, "lag_interval_s must be at most 3600 seconds, not 3601.0"),
+    ],
+)
+def test_an_invalid_setting_is_named(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        SinkConfig("k", "c", **settings)

@@ -23,8 +23,10 @@ from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
 from headrace.schemas.wire import decode_payload
 from headrace.streams.clickhouse import sink
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
+from headrace.streams.clickhouse.commits import Commit, TopicCommits
+from headrace.streams.clickhouse.cuts import CommitMetadata
 from headrace.streams.clickhouse.database import RetryingClient
-from headrace.streams.clickhouse.sink import SinkConfig
+from headrace.streams.clickhouse.sink import SinkConfig, run_sink
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading import partition_reader
 from headrace.streams.reading.partition_reader import PartitionReader
@@ -216,12 +218,13 @@ async def test_a_commit_behind_the_log_end_starts_at_the_log_start(kafka: str, c
         await until_committed(kafka, group, place, await end_of(kafka, place))
 
 
-async def test_events_deleted_unread_while_the_sink_runs_raise_one_alert(
-    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("topic", [EVENTS, FEEDBACK], ids=lambda topic: topic.name)
+async def test_records_deleted_unread_while_the_sink_runs_raise_one_alert(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topic: Topic
 ) -> None:
     caplog.set_level(logging.WARNING)
-    place, group = TopicPartition(EVENTS.name, 3), "deleted"
-    await send_to(kafka, EVENTS, "deleted", 10, partition=3)
+    place, group = TopicPartition(topic.name, 3), f"deleted-{topic.name}"
+    await send_to(kafka, topic, group, 10, partition=3)
     end = await end_of(kafka, place)
     async with open_consumer(kafka, group=group) as consumer:
         consumer.assign([place])
@@ -237,12 +240,117 @@ async def test_events_deleted_unread_while_the_sink_runs_raise_one_alert(
 
     monkeypatch.setattr(AssignedPartitions, "start", after_deletion)
     async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
-        await until(clickhouse, events_of("deleted"), 3)
         await until_committed(kafka, group, place, end)
-    assert "events[3] is read again from its committed offset in 1 s" in caplog.text
+    if topic is EVENTS:
+        assert count(clickhouse, events_of(group)) == 3
+    assert f"{topic.name}[3] is read again from its committed offset in 1 s" in caplog.text
     alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
     expired = [each for each in alerts if isinstance(each, Alert) and each.kind == "records_expired"]
-    assert [each.details["unread"] for each in expired] == [5]
+    assert [each.details["unread"] for each in expired if each.details["topic"] == topic.name] == [5]
+
+
+@pytest.mark.parametrize("topic", [EVENTS, FEEDBACK], ids=lambda topic: topic.name)
+async def test_the_committed_offset_passes_a_transaction_that_is_aborted_later(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, topic: Topic
+) -> None:
+    """Once retention deletes it, it would be reported as unread."""
+    monkeypatch.setattr(sink, "_PASSED_S", 0.5)
+    place, group = TopicPartition(topic.name, 0), f"aborted-{topic.name}"
+    await send_to(kafka, topic, group, 3, partition=0)
+    before = await end_of(kafka, place)
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
+        await until_committed(kafka, group, place, before)
+        async with open_producer(kafka, transactional_id=group) as producer:
+            await producer.begin_transaction()
+            for number in range(24):
+                await (await send(producer, topic, event(f"undone-{number}", 0), partition=0))
+            await producer.abort_transaction()
+        assert await end_of(kafka, place) == before + 25
+        await until_committed(kafka, group, place, before + 25)
+    assert count(clickhouse, events_of("undone")) == 0
+
+
+async def test_an_announced_batch_whose_first_records_expired_is_stored_once(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ``kill -9`` between the insert and the commit."""
+    place, config = TopicPartition(EVENTS.name, 2), SinkConfig(kafka, clickhouse, group="half-expired")
+    start = await end_of(kafka, place)
+    async with open_consumer(kafka, group=config.group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: start})
+    await send_to(kafka, EVENTS, "half-expired", 10, partition=2)
+    commit, inserted = TopicCommits.commit, asyncio.Event()
+
+    async def announcements_only(self: TopicCommits, commits: Mapping[TopicPartition, Commit]) -> None:
+        if place in commits and commits[place].cut is None:
+            inserted.set()
+            await asyncio.Event().wait()
+        await commit(self, commits)
+
+    monkeypatch.setattr(TopicCommits, "commit", announcements_only)
+    killed = asyncio.create_task(run_sink(config, stop=asyncio.Event(), ready=lambda: None))
+    await inserted.wait()
+    killed.cancel()
+    await asyncio.wait({killed})
+    monkeypatch.setattr(TopicCommits, "commit", commit)
+    assert count(clickhouse, events_of("half-expired")) == 10
+    async with open_admin(kafka) as admin:
+        await admin.delete_records({place: RecordsToDelete(before_offset=start + 4)})
+    async with running_sink(config):
+        await send_to(kafka, EVENTS, "half-expired-later", 5, partition=2)
+        await until_committed(kafka, config.group, place, start + 15)
+    assert count(clickhouse, events_of("half-expired", "uniqExact(id)")) == 15
+    assert count(clickhouse, events_of("half-expired")) == 15
+    alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
+    (details,) = [
+        each.details for each in alerts if isinstance(each, Alert) and each.details.get("announced") == start + 10
+    ]
+    assert (details["committed"], details["begin"], details["unread"]) == (start, start + 4, 4)
+
+
+async def test_what_was_read_is_written_before_its_partition_is_started_again(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention may have deleted it from Kafka meanwhile."""
+    place, group = TopicPartition(EVENTS.name, 1), "held"
+    async with open_consumer(kafka, group=group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: await end_of(kafka, place)})
+    await send_to(kafka, EVENTS, "held", 10, partition=1)
+    end = await end_of(kafka, place)
+    has_read, fails = asyncio.Event(), asyncio.Event()
+    original = AssignedPartitions.unreadable
+
+    def unreadable(self: AssignedPartitions) -> dict[TopicPartition, Exception]:
+        found = original(self)
+        reader = self._readers.get(place)
+        if reader is not None and reader.position >= end:
+            has_read.set()
+        if fails.is_set():
+            fails.clear()
+            found[place] = KafkaException(KafkaError(KafkaError._FAIL))
+        return found
+
+    monkeypatch.setattr(AssignedPartitions, "unreadable", unreadable)
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group, linger_s=600)):
+        await has_read.wait()
+        async with open_admin(kafka) as admin:
+            await admin.delete_records({place: RecordsToDelete(before_offset=end)})
+        fails.set()
+        await until(clickhouse, events_of("held"), 10)
+
+
+async def test_an_announced_cut_behind_the_log_end_does_not_hold_records(kafka: str, clickhouse: str) -> None:
+    """As after a topic was recreated, or a broker lost records."""
+    place, group = TopicPartition(FEEDBACK.name, 1), "announced-too-far"
+    start = await end_of(kafka, place)
+    await send_to(kafka, FEEDBACK, group, 3, partition=1)
+    async with open_consumer(kafka, group=group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: (start, str(CommitMetadata(cut=start + 1_000)))})
+    async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
+        await until_committed(kafka, group, place, await end_of(kafka, place))
 
 
 async def test_an_idle_sink_waits_between_reads(kafka: str, clickhouse: str, reads: list[int]) -> None:

@@ -26,7 +26,7 @@ from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import NativeLag
 from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.builders import T0, called, event, log, session, started, with_header
-from tests.streams.clickhouse.test_ordinary import HEADERS, VALUES, odd_record, same, with_value
+from tests.streams.clickhouse.test_direct_columns import HEADERS, VALUES, odd_record, same, with_value
 from tests.streams.native.built import needs_speedups
 from tests.streams.native.test_lag import OLDER_MODULES, beside_a_current_module, lag_without, without
 from tests.streams.native.test_trajectories import anything, histories, words

@@ -84,23 +84,25 @@ others: st.SearchStrategy[Record] = st.one_of(
               outcome=st.none() | st.floats(-2, 2)),
 )  # fmt: skip
 
-tokens = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5) | st.integers(250, 300).map(lambda n: list(range(n)))
+tokens = (
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5)
+    | st.integers(250, 300).map(lambda n: list(range(n)))
+    | st.sampled_from([[], [1], [1, 2]])  # so that calls end with the same tokens
+)
+ways = st.sampled_from(["extend"] * 3 + ["fork"] * 3 + ["whole", "whole", "anew", "wrong"])
 
 
 @st.composite
-def calls(draw: st.DrawFn, context: list[int]) -> ModelCalled:
-    """A model call after ``context``, which it extends, repeats whole, rewrites, or contradicts."""
-    fresh, sampled = draw(tokens), draw(tokens)
-    way = draw(st.sampled_from(["prefix", "prefix", "whole", "anew", "wrong"]))
-    before = array("i", context)
-    if way == "wrong":
-        before.append(1)
-    prefix = {"prefix_length": len(before), "prefix_sha256": prefix_hash(before)}
-    named = prefix if way in ("prefix", "wrong") and before else {}
-    context_ids = [*context, *fresh] if way == "whole" else fresh
-    if way == "anew":
-        context.clear()
-    context += [*fresh, *sampled]
+def calls(draw: st.DrawFn, ends: list[list[int]]) -> ModelCalled:
+    """A model call that extends or forks, repeats whole, rewrites, or contradicts what earlier calls ended with."""
+    fresh, sampled, way = draw(tokens), draw(tokens), draw(ways)
+    held: list[int] = []
+    if ends and way != "anew":
+        held = draw(st.sampled_from(ends)) if way == "fork" else ends[-1]
+    context_ids = [*held, *fresh] if way == "whole" else fresh
+    before = array("i", [] if way == "whole" else [*held, 1] if way == "wrong" else held)
+    named = {"prefix_length": len(before), "prefix_sha256": prefix_hash(before)} if before else {}
+    ends.append([*held, *fresh, *sampled])
     cut = draw(st.integers(0, len(sampled)))
     spans = [
         VersionSpan(version=draw(st.sampled_from([None, 1, 2])), start=start, end=end, run=draw(runs))
@@ -119,6 +121,9 @@ def calls(draw: st.DrawFn, context: list[int]) -> ModelCalled:
         messages=draw(st.none() | st.lists(objects, max_size=2)),
         hidden=draw(st.sampled_from([[], [], ["messages"], ["logprobs"]])),
         latency_s=draw(seconds),
+        call_id=draw(st.none() | words.filter(bool)),
+        choice=draw(st.sampled_from([None, None, 0, 3])),
+        delivered=draw(st.sampled_from([None, True, False])),
     )  # type: ignore[arg-type]
 
 
@@ -141,10 +146,10 @@ traces = st.sampled_from(
 @st.composite
 def histories(draw: st.DrawFn) -> History:
     """Any facts in any order."""
-    context: list[int] = []
+    ends: list[list[int]] = []
     facts: list[Record] = [started()] if draw(st.integers(0, 4)) else []
     count = draw(st.integers(0, 8))
-    facts += [draw(calls(context) if draw(st.booleans()) else others) for _ in range(count)]
+    facts += [draw(calls(ends) if draw(st.booleans()) else others) for _ in range(count)]
     records = [event("s1", number, fact, time_ms=T0 + draw(st.integers(-5, 5))) for number, fact in enumerate(facts)]
     records = [
         with_header(record, TRACEPARENT, draw(traces)) if draw(st.integers(0, 3)) == 0 else record for record in records
@@ -174,7 +179,7 @@ def test_events_of_our_own_sdk_are_never_doubted(name: str) -> None:
 
 
 def test_a_whole_session_is_not_doubted() -> None:
-    history = history_of(session("s1", "ask", "tool", "ask", "prune", "ask"))
+    history = history_of(session("s1", "ask", "tool", "ask", "back", "ask", "prune", "ask"))
     assert plainly_written(history) is not None
     assert conclude(history) == _conclude(history)
 
@@ -257,6 +262,16 @@ def finished(stage: int, steps: int) -> SubagentFinished:
         [started(task={"a": 1}), started(task={"a": 2}), TrajectoryEnded(answer=1), TrajectoryEnded(answer=2)],
         [called([1], [2], logprobs=None), called([3], [4], after=[1, 2]), called([1, 2, 3, 4, 5], [6])],
         [called([1], [2]), called([3], [4], after=[1, 9]), called([1], [2])],
+        [
+            called([1], [2]),
+            called([3], [4], after=[1, 2]),
+            called([5], [6], after=[1, 2]),
+            called([7], [8], after=[1, 2]),
+        ],
+        [called([1], [2]), called([8], [9]), called([3], [4], after=[1, 2]), called([7], [6], after=[8, 9])],
+        [called([1], [2]), called([1], [2]), *(called([n], [n], after=[1, 2]) for n in (7, 8, 9))],
+        [called([1], [2]), called([1, 2], [3]), called([], [3], after=[1, 2]), called([4], [5], after=[1, 2, 3])],
+        [called([], [9]), called([], [], after=[9]), called([], [], after=[9]), called([1], [2], after=[9])],
         [called([1], None), called(None, [2]), called([], [])],
         [called([1], None)],
     ],

@@ -1,12 +1,17 @@
 """Without the extension module the same log gives the same result, in another process that cannot import it."""
 
+import asyncio
 import hashlib
 import subprocess
 import sys
 
+import pytest
+
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.clickhouse import sink
 from headrace.streams.clickhouse.batches import convert
 from tests.streams.builders import event, log, session, started
 
@@ -43,3 +48,14 @@ def digest_of_columns() -> str:
 def test_the_same_log_gives_the_same_result_without_the_module() -> None:
     printed = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
     assert printed == ["None", digest_of_a_log(), digest_of_columns()]
+
+
+async def test_the_sink_reports_a_start_without_the_module(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sink, "SPEEDUPS", None)
+    stop = asyncio.Event()
+    stop.set()
+    config = sink.SinkConfig(f"{HOST}:{free_port()}", f"http://{HOST}:{free_port()}")
+    await sink.run_sink(config, stop=stop, ready=lambda: None)
+    assert caplog.text.count("was not built") == 1

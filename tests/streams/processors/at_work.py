@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.topics import TRAJECTORIES, Topic
-from headrace.streams.processors.decider import decide_due
 from headrace.streams.processors.score import restore_score
+from headrace.streams.processors.score_hook import decide_due
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rules import Rules

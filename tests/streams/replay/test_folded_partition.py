@@ -21,6 +21,7 @@ from aiokafka.admin import RecordsToDelete
 
 from headrace.schemas.bounds import MAX_TIME_MS
 from headrace.schemas.kafka.clients import open_admin
+from headrace.schemas.kafka.reading import RangeExpired
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
@@ -28,7 +29,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.replay.fold_process import LENGTH_BYTES, FoldTask, RangeToFold
 from headrace.streams.replay.fold_processes import FoldedPartitions, FoldFailed, fold_partitions
-from headrace.streams.replay.folded_partition import RangeExpired, fold_span, is_full
+from headrace.streams.replay.folded_partition import fold_span, is_full
 from headrace.streams.replay.input import find_spans
 from headrace.streams.replay.portion_codec import to_bytes
 from headrace.streams.replay.sink import ReplayRefused

@@ -12,7 +12,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import decode, encode
-from headrace.streams.processors.decider import Verdicts
+from headrace.streams.processors.score_hook import Verdicts
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.replay.order import StreamTimeOrder
 from headrace.streams.replay.rewards import UNREADABLE, WAITING, Rescoring

@@ -15,8 +15,11 @@ from headrace.streams.rewards.context1 import (
     context1_reward,
     prune_streaks,
     shown_chunks,
+    tools_called,
 )
+from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.schedule import step
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS
 from tests.streams.attempts import attempt, prunes, shows
 
 TASK = {"targets": ["c1", "c2"], "answer_chunks": ["c2"]}
@@ -157,7 +160,7 @@ def test_refused_calls_and_prune_calls_show_nothing() -> None:
 
 def test_streaks_run_across_turns_until_another_tool() -> None:
     turns = [prunes(2), prunes(2), shows("c1"), prunes(1)]
-    assert prune_streaks(attempt("t", turns=turns)) == [4, 1]
+    assert prune_streaks(tools_called(attempt("t", turns=turns))) == [4, 1]
 
 
 @pytest.mark.parametrize("answer", [None, "c1", ["c1"], {"chunk_ids": "c1"}, {"chunk_ids": None}, {"chunk_ids": []}, 7])
@@ -202,3 +205,27 @@ def test_the_answers_recall_can_be_recorded_without_a_change_of_the_total() -> N
     assert recorded.total == plain.total
     assert recorded.components["output_recall"].value == 0.5
     assert "output_recall" not in plain.components
+
+
+def test_a_program_that_reports_in_text_is_scored_as_one_whose_tools_are_recorded() -> None:
+    def said(text: str) -> Turn:
+        return Turn(messages=[{"role": "user", "content": "c9"}, {"role": "assistant", "content": text}])
+
+    tools = [shows("c1", "x"), prunes(4), *[Turn(sampled_tokens=1)] * 66]
+    texts = [said(" search_corpus ada"), *[said(" prune_chunks x")] * 4, said(""), *[Turn(sampled_tokens=1)] * 62]
+    recorded = attempt("t", agent="search", task=TASK, turns=tools, answer={"chunk_ids": ["c1", "x", "c2"]})
+    answer = {"chunk_ids": ["c1", "x", "c2"], "retrieved": ["c1", "x"]}
+    reported = attempt("t", agent="search-program", task=TASK, turns=texts, answer=answer)
+    assert len(tools) == len(texts)
+    assert REWARDS_OF_AGENTS.of(reported) is SEARCH_PROGRAM
+    scored = SEARCH_PROGRAM.score(reported)
+    assert scored == SEARCH.score(recorded)
+    assert scored.components["prune_penalty"].value == pytest.approx(0.1)
+    assert scored.components["turn_penalty"].value > 0
+
+
+@pytest.mark.parametrize("answer", [None, "answer c1", {"retrieved": "c1"}, {"chunk_ids": ["c1"]}, ["c1"]])
+def test_a_program_that_reports_nothing_readable_has_retrieved_nothing(answer: object) -> None:
+    turns = [Turn(messages=[{"role": "assistant", "content": None}]), Turn(messages=[])]
+    done = attempt("t", agent="search-program", task=TASK, turns=turns, answer=answer)
+    assert SEARCH_PROGRAM.score(done).total == 0.0

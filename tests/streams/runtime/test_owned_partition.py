@@ -46,7 +46,7 @@ def output(name: str) -> Outgoing:
 
 
 async def values(kafka: str, topic: Topic, prefix: bytes) -> list[bytes]:
-    found = [record.value or b"" async for record in read_to_end(kafka, topic)]
+    found = [record.value or b"" async for record in read_to_end(kafka, topic, decided=True)]
     return [value for value in found if value.startswith(prefix)]
 
 
@@ -283,5 +283,5 @@ async def test_records_expired_before_they_were_committed_raise_one_alert(kafka:
     await second.commit({"rewards": 6}, {}, [])
     await second.commit({"rewards": 6}, {}, [])
     await second.release()
-    alerts = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
+    alerts = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS, decided=True)]
     assert [alert.details["unread"] for alert in alerts if alert.source == "expired"] == [3]

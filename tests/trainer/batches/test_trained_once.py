@@ -1,8 +1,9 @@
 """From an agent's events to the optimiser's passes: each sampled token is trained once, and no other token.
 
-Histories are generated: calls that extend the context or send all of it, prunes, summaries, templates that rewrite the
-past, sub-agents whose policy is frozen or trained, repeated records mixed with those of other attempts. They pass
-through the real assembler, rewards, groups and admission. Token ids never repeat, so each one identifies its origin.
+Histories are generated: calls that extend the context or send all of it, calls that fork or continue what any earlier
+call ended with, prunes, summaries, templates that rewrite the past, sub-agents whose policy is frozen or trained,
+repeated records mixed with those of other attempts. They pass through the real assembler, rewards, groups and
+admission. Token ids never repeat, so each one identifies its origin.
 """
 
 from array import array
@@ -40,7 +41,10 @@ from headrace.trainer.batches.batch import make_batch, owners_of_sequences
 from headrace.trainer.batches.update import Update
 
 RULES = AdmissionRules("default", max_staleness=10, vocabulary_size=10**6, max_positions=10**6)
-STEPS = ("extend", "resend", "sample nothing", "prune", "summarise", "drift", "frozen sub-agent", "trained sub-agent")
+STEPS = (
+    "extend", "resend", "fork", "fork", "sample nothing", "prune", "summarise", "drift", "frozen sub-agent",
+    "trained sub-agent",
+)  # fmt: skip
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Attempt:
     sampled: dict[int, int] = field(default_factory=dict)
     others: list["Attempt"] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
+    ends: list[list[int]] = field(default_factory=list)
 
     def start(self, **fields) -> None:
         self.facts.append(TrajectoryStarted(task_id="task", agent="test", **fields))
@@ -79,6 +84,7 @@ class Attempt:
             )
         )
         self.context = after + context + sampled
+        self.ends.append(self.context)
         self.sampled |= {token: 2 if place < cut else 3 for place, token in enumerate(sampled)}
 
     def act(self, step: str) -> None:
@@ -88,6 +94,8 @@ class Attempt:
                 self.call(self.fresh(), after=held)
             case "resend":
                 self.call(held + self.fresh(), after=[])
+            case "fork":
+                self.call(self.fresh(), after=self.draw(st.sampled_from(self.ends)))
             case "sample nothing":
                 self.call(self.fresh(), after=held, least=0)
             case "prune":

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.effects import Effect
 from headrace.trainer.parallel.ranks import join_ranks
 from headrace.trainer.retries.retry import OutageSettings
+from headrace.trainer.step_effects import Effect
 from tests.trainer.running import train_until, trainer_config
 
 RUNS = ("calm", "away")

@@ -54,5 +54,7 @@ async def test_all_ranks_resume_bit_identically_once_the_broker_is_back(running_
     mine, theirs = (load_file(each) for each in weights)
     assert mine.keys() == theirs.keys()
     assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == []
-    (alert,) = (each for each in payloads(await records(kafka, ALERTS, "away")) if each.kind == "log_unavailable")
+    alerts = [each for each in payloads(await records(kafka, ALERTS, "away")) if each.kind == "log_unavailable"]
+    assert len(alerts) == 1, output.decode()[-4000:]
+    (alert,) = alerts
     assert "Kafka was unavailable for" in alert.message

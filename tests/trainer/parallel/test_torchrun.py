@@ -15,10 +15,10 @@ from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import STEPS, WEIGHTS
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.checkpoints.checkpoint import load_newest
-from headrace.trainer.effects import Effect
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
+from headrace.trainer.step_effects import Effect
 from headrace.trainer.weights.canary import max_error
 from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from headrace.trainer.progress.progress import Progress
+from headrace.trainer.progress.sections import grouped
 from headrace.trainer.progress.settings import WandbMode, WriterSettings
-from headrace.trainer.progress.writers import BackgroundWriter, grouped, open_writers
+from headrace.trainer.progress.writers import BackgroundWriter, open_writers
 
 STEPS = [(step, {"loss": 0.5 / step, "kl_k3": 0.01 * step}) for step in (1, 2, 3)]
 

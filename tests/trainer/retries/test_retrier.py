@@ -101,3 +101,27 @@ async def test_a_short_outage_of_the_log_raises_no_alert(retrier, progress):
     retries = retrier(announcer, OutageSettings(0.001, 0.002, alert_after_s=60.0))
     await retries.for_log(FailingWork(LogUnavailable("no log"), 3, progress))
     assert announcer.published == []
+
+
+async def test_alerts_that_wait_are_published_at_the_end(retrier, progress):
+    announcer = Announcer(away=1)
+    retries = retrier(announcer)
+    await retries.for_store(FailingWork(StoreUnavailable("no store"), 5, progress), 3)
+    assert announcer.published == []
+    await retries.close()
+    assert announcer.kinds == ["object_store_unavailable"]
+    await retries.close()
+    assert announcer.kinds == ["object_store_unavailable"]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_alerts_that_cannot_be_published_at_the_end_are_logged(retrier, progress, hangs, monkeypatch, caplog):
+    monkeypatch.setattr("headrace.trainer.retries.retrier.STOP_GRACE_S", 0.01)
+    announcer = Announcer(away=9)
+    retries = retrier(announcer)
+    await retries.for_store(FailingWork(StoreUnavailable("no store"), 5, progress), 3)
+    if hangs:
+        monkeypatch.setattr(retries, "_publish", lambda news: asyncio.Event().wait())
+    await retries.close()
+    assert "object_store_unavailable" in caplog.records[-1].message
+    assert caplog.records[-1].levelname == "ERROR"

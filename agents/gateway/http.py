@@ -1,0 +1,174 @@
+"""What all endpoints of the gateway share: bodies, errors in the form of each API, streams, limits."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+from headrace.agents.gateway.call_metrics import CallMetrics
+from headrace.agents.gateway.canonical import Api, BadRequest
+from headrace.agents.gateway.client_errors import EXPECTED, error_of, refused
+from headrace.agents.gateway.framing.errors import ApiError, ErrorKind, anthropic_error, openai_error
+from headrace.agents.gateway.limits import Exceeded, Limiter, Unit
+
+log = logging.getLogger(__name__)
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+
+UNSENT_BYTES: Final = 64 * 1024
+"""Bytes of a stream that may wait for a slow client; beyond them the engine's answer waits."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Outlet:
+    """The connection to a client; see :class:`~headrace.agents.gateway.calls.Outlet`."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._writer: AbstractStreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self.response: web.StreamResponse | None = None
+        """What was sent; ``None`` if nothing was."""
+
+    async def start(self, headers: Mapping[str, str]) -> None:
+        """Send status and headers of a stream."""
+        stream = web.StreamResponse(headers={"Content-Type": EVENTS, "Cache-Control": "no-cache", **headers})
+        self.response = stream
+        self._request[HAS_BEGUN] = True
+        self._writer = await stream.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Send the next bytes of a stream, which are not empty."""
+        if (transport := self._transport) is None:
+            assert self._writer is not None
+            await self._writer.write(data)  # with the head
+            if self._request.version >= HttpVersion11:
+                # One chunk (RFC 9112, 7.1) per write from here on: aiohttp's writer costs more than the chunk.
+                self._transport = self._request.transport
+            return
+        if transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if transport.get_write_buffer_size() > UNSENT_BYTES:
+            assert self._writer is not None
+            await self._writer.drain()
+
+    async def end(self, data: bytes) -> None:
+        """Send the last bytes of a stream, with its end."""
+        assert self.response is not None
+        await self.response.write_eof(data)
+
+    async def send(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a whole answer."""
+        response = json_response(body, headers=headers)
+        self.response = response
+        self._request[HAS_BEGUN] = True
+        await response.prepare(self._request)
+        await response.write_eof()
+
+
+def json_response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return a response of JSON."""
+    return web.Response(body=body, status=status, headers={"Content-Type": JSON, **(headers or {})})
+
+
+def error_response(request: web.Request, api: Api | None, error: ApiError) -> web.Response:
+    """Return ``error`` in the form of ``api``; ``None``: of the API that the client of ``request`` speaks."""
+    is_anthropic = api is Api.MESSAGES
+    if api is None:
+        is_anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path
+    written = (anthropic_error if is_anthropic else openai_error)(error)
+    return json_response(written.body, written.status, written.headers)
+
+
+def new_request_id() -> str:
+    """Return an id of a request, for the logs of both sides."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+async def json_body(request: web.Request) -> tuple[dict[str, Any], int]:
+    """Return the body of ``request``, a JSON object, and its length in bytes.
+
+    Raises :class:`BadRequest`, and ``CallRefused`` if it is too large.
+    """
+    try:
+        data = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise refused(
+            ErrorKind.TOO_LARGE, f"the request is larger than {request.app[MAX_BODY]:,} bytes (max_request_bytes)"
+        ) from None
+    except web.RequestPayloadError as error:
+        raise BadRequest("body", f"cannot be read: {error}") from None
+    try:
+        body = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest("body", f"is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("body", "must be a JSON object")
+    return body, len(data)
+
+
+MAX_BODY: Final = web.AppKey("max_body", int)
+"""Largest body, in bytes."""
+
+
+def admit(limiter: Limiter, key: str, size: int) -> None:
+    """Count a request of ``size`` bytes against the limits of ``key``. Raises ``CallRefused`` if they are exceeded."""
+    # Tokens are charged once they are known: a key that is in debt waits.
+    needs = {Unit.REQUESTS: 1.0, Unit.BYTES: float(size), Unit.TOKENS: 0.0}
+    exceeded = limiter.admit(key, needs, asyncio.get_running_loop().time())
+    if exceeded is not None:
+        raise refused(ErrorKind.RATE_LIMIT, _limit_text(exceeded), retry_after_s=exceeded.retry_after_s)
+
+
+def _limit_text(exceeded: Exceeded) -> str:
+    if exceeded.retry_after_s is None:
+        return f"the request needs more {exceeded.unit} at once than its key may use: send less, or raise the limit"
+    return f"the key has used its {exceeded.unit} per second: try again in {exceeded.retry_after_s:.1f} s"
+
+
+def guarded(
+    api: Api | None, handler: Handler, metrics: CallMetrics, headers: Mapping[str, str] | None = None
+) -> Handler:
+    """Return ``handler`` with errors answered as :func:`error_response` does, with ``headers``; a bug is logged."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        request_id = new_request_id()
+        request[REQUEST_ID] = request_id
+        try:
+            return await handler(request)
+        except EXPECTED as error:
+            told = error_of(error)
+        except (ConnectionError, asyncio.CancelledError):
+            metrics.left(api or Api.CHAT)
+            raise
+        except web.HTTPException:
+            raise
+        except Exception:
+            log.exception("request %s to %s failed", request_id, request.path)
+            told = ApiError(ErrorKind.SERVER, f"the gateway failed; its log has the reason under {request_id}")
+        metrics.failed(api or Api.CHAT, told.kind)
+        if request.get(HAS_BEGUN):
+            raise ConnectionError("an answer that had begun is cut")  # closes the connection
+        response = error_response(request, api, replace(told, request_id=request_id))
+        response.headers.update(headers or {})
+        return response
+
+    return handle
+
+
+HAS_BEGUN: Final = web.RequestKey("has_begun", bool)
+"""Whether an answer has begun."""
+
+REQUEST_ID: Final = web.RequestKey("request_id", str)
+"""Id of a request."""

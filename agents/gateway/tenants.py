@@ -1,0 +1,97 @@
+"""Who may use the gateway: API keys, each of a tenant with its settings.
+
+    {"keys": [{"sha256": "9f86d0…", "tenant": "acme", "sample_rate": 0.1, "consent": true}]}
+
+The file holds hashes of the keys: reading it does not permit using the gateway. Without a file every key is accepted,
+as the tenant ``default``; that is for the loopback interface only.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from headrace.agents.gateway.capture import Tenant
+from headrace.agents.gateway.terms import TenantPolicy
+from headrace.schemas.bounds import MAX_NAME
+from headrace.schemas.events import Role
+from headrace.schemas.operator_error import OperatorError
+
+DEFAULT = Tenant("default")
+"""The tenant of all keys if none are configured."""
+
+MAX_KEY = 4_096
+"""Longest API key, in characters."""
+
+
+class KeysUnusable(OperatorError):
+    """The file of keys cannot be used."""
+
+
+class _Key(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    tenant: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    consent: bool = True
+    sample_rate: float = 1.0
+    masked: bool = False
+    subagent_role: Role = Role.FROZEN
+    unmatched_root_role: Role = Role.FROZEN
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: Annotated[tuple[_Key, ...], Field(min_length=1)]
+
+
+class Tenants:
+    """The tenants, by key and by name."""
+
+    def __init__(self, by_key: dict[str, Tenant] | None) -> None:
+        """``by_key``: tenants by the hexadecimal SHA-256 of their keys; ``None``: every key is accepted."""
+        self._by_key = by_key
+        self._by_name = {DEFAULT.name: DEFAULT} if by_key is None else {each.name: each for each in by_key.values()}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every key is accepted."""
+        return self._by_key is None
+
+    def of_key(self, key: str) -> Tenant | None:
+        """Return the tenant of an API key."""
+        if self._by_key is None:
+            return DEFAULT
+        return self._by_key.get(hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest())
+
+    def named(self, name: str) -> Tenant | None:
+        """Return the tenant ``name``."""
+        return self._by_name.get(name)
+
+
+def read_tenants(path: Path | None) -> Tenants:
+    """Return the tenants of the file ``path``; without one, every key is accepted.
+
+    Raises :class:`KeysUnusable` if it cannot be read, or gives one tenant two settings.
+    """
+    if path is None:
+        return Tenants(None)
+    try:
+        found = _Keys.model_validate(json.loads(path.read_bytes()))
+        by_key: dict[str, Tenant] = {}
+        by_name: dict[str, Tenant] = {}
+        for key in found.keys:
+            policy = TenantPolicy(**key.model_dump(exclude={"sha256", "tenant"}))
+            tenant = by_name.setdefault(key.tenant, Tenant(key.tenant, policy))
+            if tenant.policy != policy:
+                raise ValueError(f"two keys of the tenant {key.tenant!r} have different settings")
+            by_key[key.sha256] = tenant
+    except (OSError, ValueError, ValidationError) as error:
+        raise KeysUnusable(
+            f"the gateway's keys in {path} cannot be used: {error}. Expected "
+            '{"keys": [{"sha256": "<hash of the key>", "tenant": "<name>"}]}'
+        ) from error
+    return Tenants(by_key)

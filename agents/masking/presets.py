@@ -1,0 +1,159 @@
+"""What the presets find: e-mail addresses, API keys and other credentials, payment cards.
+
+    write to [email], the key is [api_key], paid with [payment_card]
+
+They hide too much rather than too little. Each takes time linear in the text.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from headrace.agents.masking.linear import LinearPattern, Span, linear, trusted, whole
+from headrace.schemas.redaction import SECRET_FORMS
+
+
+class Preset(StrEnum):
+    """Masks that come with the SDK. Each value is the kind under which spans are counted."""
+
+    EMAIL = "email"
+    """E-mail addresses."""
+    API_KEY = "api_key"
+    """API keys in the forms of common providers, JSON web tokens, private keys, ``Authorization`` headers, bearer
+    tokens, values that are assigned to a password or key, and all values under such a name in an object."""
+    PAYMENT_CARD = "payment_card"
+    """Numbers of payment cards: prefix and length of a card network, and the right check digit (Luhn)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A kind of text to hide, and how to find it."""
+
+    kind: str
+    """Name, also in the label that replaces the text."""
+    pattern: LinearPattern
+    """Pattern."""
+    hints: tuple[str, ...] = ()
+    """Texts of which a text with a match contains at least one; none: any text may have a match."""
+    folds_case: bool = False
+    """Whether ``hints`` are looked for without regard to case."""
+    accept: Callable[[re.Match[str]], Span | None] = whole
+    """Part of a match that is hidden; ``None``: none."""
+
+    def spans(self, text: str, spend: Callable[[int], None]) -> list[Span]:
+        """Return the parts of ``text`` to hide; ``spend`` as in :meth:`LinearPattern.spans`."""
+        if self.hints:
+            searched = text.casefold() if self.folds_case else text
+            if not any(hint in searched for hint in self.hints):
+                return []
+        return self.pattern.spans(text, spend, self.accept)
+
+
+# Local part and domain: a possessive repeat ends at the first character that does not belong to it.
+_EMAIL = linear(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}+@[\w-]{1,63}+(?:\.[\w-]{1,63}+){1,8}+")
+
+_KEYS: Final = (
+    ("sk-", r"sk-[\w-]{16,512}+"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
+    ("k_live_", r"[rsp]k_live_\w{10,256}+"),  # Stripe
+    ("k_test_", r"[rsp]k_test_\w{10,256}+"),
+    ("whsec_", r"whsec_[\w+/=]{16,256}+"),
+    ("AKIA", r"AKIA[0-9A-Z]{16}"),  # AWS
+    ("ASIA", r"ASIA[0-9A-Z]{16}"),
+    ("AIza", r"AIza[\w-]{30,64}+"),  # Google
+    ("ya29.", r"ya29\.[\w-]{16,2048}+"),
+    ("GOCSPX-", r"GOCSPX-[\w-]{16,64}+"),
+    *((f"gh{each}_", rf"gh{each}_\w{{20,256}}+") for each in "pousr"),  # GitHub
+    ("github_pat_", r"github_pat_\w{20,256}+"),
+    *((f"gl{each}-", rf"gl{each}-[\w-]{{16,256}}+") for each in ("pat", "ptt", "dt", "rt", "cbt", "soat", "agent")),
+    ("xox", r"xox[a-z]-[\w-]{10,256}+"),  # Slack
+    ("xapp-", r"xapp-[\w-]{10,256}+"),
+    ("hooks.slack.com/", r"hooks\.slack\.com/[\w/]{10,256}+"),
+    ("hf_", r"hf_\w{20,128}+"),  # Hugging Face
+    ("gsk_", r"gsk_\w{20,128}+"),  # Groq
+    ("xai-", r"xai-[\w-]{20,128}+"),
+    ("nvapi-", r"nvapi-[\w-]{20,128}+"),
+    ("pplx-", r"pplx-\w{20,128}+"),
+    ("r8_", r"r8_\w{20,128}+"),  # Replicate
+    ("tvly-", r"tvly-[\w-]{16,128}+"),  # Tavily
+    ("npm_", r"npm_\w{20,128}+"),
+    ("pypi-", r"pypi-[\w-]{16,512}+"),
+    ("dop_v1_", r"dop_v1_\w{32,128}+"),  # DigitalOcean
+    ("dapi", r"dapi[0-9a-f]{32}"),  # Databricks
+    ("shp", r"shp[a-z]{2}_[0-9a-f]{32}"),  # Shopify
+    ("SG.", r"SG\.[\w-]{16,64}+\.[\w-]{16,128}+"),  # SendGrid
+    ("SK", r"SK[0-9a-f]{32}"),  # Twilio
+    ("key-", r"key-[0-9a-f]{32}"),  # Mailgun
+    ("AccountKey=", r"AccountKey=[\w+/=]{32,256}+"),  # Azure
+    ("eyJ", r"eyJ[\w-]{8,1024}+\.[\w.-]{8,8192}+"),  # a JSON web token
+)
+"""A text that each form contains, and the form."""
+
+_PROVIDER_KEY = linear(rf"(?<![0-9A-Za-z])(?:{'|'.join(form for _, form in _KEYS)})", re.ASCII)
+_PRIVATE_KEY = linear(
+    r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY-----[^-]{0,8192}+(?:-----END [A-Z0-9 ]{0,32}PRIVATE KEY-----)?"
+)
+_USER_INFO = linear(r"://[^\s/?#\"<>@]{1,1024}+@")
+
+# The lookbehinds follow the digit, because the matcher searches a first character much faster than a lookbehind.
+_CARD = linear(r"[2-6](?<![0-9][2-6])(?<![0-9][.,][2-6])(?:[ \u00a0-]?+[0-9]){12,18}+")
+_NETWORKS = re.compile(
+    r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
+    r"|5[1-5][0-9]{14}|2(?:22[1-9]|2[3-9][0-9]|[3-6][0-9]{2}|7[01][0-9]|720)[0-9]{12}"  # Mastercard
+    r"|3[47][0-9]{13}"  # American Express
+    r"|3(?:0[0-5]|[68][0-9])[0-9]{11}"  # Diners Club
+    r"|35[2-8][0-9]{13,16}"  # JCB
+    r"|(?:5[06-8]|6[0-9])[0-9]{11,17}"  # Maestro, Discover, UnionPay
+)
+_SHORTEST_CARD: Final = 13
+_DIGIT = re.compile(r"[0-9]")
+_DIGITS: Final = frozenset("0123456789")
+_WITHOUT_SEPARATORS = str.maketrans("", "", " \u00a0-")
+_DOUBLED = str.maketrans("0123456789", "0246813579")
+"""Digits of a doubled digit, added."""
+
+
+def rules_of(preset: Preset) -> tuple[Rule, ...]:
+    """Return the rules of a preset."""
+    match preset:
+        case Preset.EMAIL:
+            return (Rule(preset, _EMAIL, ("@",)),)
+        case Preset.API_KEY:
+            assigned = (Rule(preset, trusted(form), hints, True, _after_name) for form, hints in SECRET_FORMS)
+            return (
+                Rule(preset, _PROVIDER_KEY, tuple(hint for hint, _ in _KEYS)),
+                Rule(preset, _PRIVATE_KEY, ("PRIVATE KEY-----",)),
+                Rule(preset, _USER_INFO, ("://",), accept=_user_info),
+                *assigned,
+            )
+        case Preset.PAYMENT_CARD:
+            return (Rule(preset, _CARD, accept=_card),)
+
+
+def is_luhn(digits: str) -> bool:
+    """Return whether the last one of ``digits`` is the check digit of the others."""
+    return (sum(map(int, digits[-1::-2])) + sum(map(int, digits[-2::-2].translate(_DOUBLED)))) % 10 == 0
+
+
+def _card(match: re.Match[str]) -> Span | None:
+    """Return the longest card number that begins where the match does, and ends where a group of digits ends."""
+    digits = match[0].translate(_WITHOUT_SEPARATORS)
+    for length in range(len(digits), _SHORTEST_CARD - 1, -1):
+        if _NETWORKS.fullmatch(digits, 0, length) and is_luhn(digits[:length]):
+            ends = [found.end() for found in _DIGIT.finditer(match.string, match.start(), match.end())]
+            if match.string[ends[length - 1] : ends[length - 1] + 1] not in _DIGITS:
+                return match.start(), ends[length - 1]
+    return None
+
+
+def _after_name(match: re.Match[str]) -> Span | None:
+    """Return what follows the name of a secret, without the space before it."""
+    start = match.end(1)
+    while start < match.end() and match.string[start].isspace():
+        start += 1
+    return (start, match.end()) if start < match.end() else None
+
+
+def _user_info(match: re.Match[str]) -> Span | None:
+    return match.start() + len("://"), match.end() - 1

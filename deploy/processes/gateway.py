@@ -1,0 +1,63 @@
+"""The gateway: agents' calls of models → the engine and, exactly, the log."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.deploy.processes.process import Flow, Process
+from headrace.deploy.system.ports import HOST
+
+if TYPE_CHECKING:
+    from headrace.agents.gateway.config import GatewayConfig
+    from headrace.deploy.configuration.settings import Settings
+
+
+def gateway_config(settings: "Settings") -> "GatewayConfig":
+    """Returns the gateway's configuration; parsers are those of the stack's vLLM unless its options name others."""
+    from headrace.agents.gateway.config import GatewayConfig
+    from headrace.deploy.configuration.settings import configured
+
+    engine = settings.options.get("vllm", {})
+    parsers = {name: engine[name] for name in ("tool_parser", "reasoning_parser") if name in engine}
+    return configured(
+        settings,
+        "gateway",
+        GatewayConfig,
+        bootstrap=settings.required_address("kafka"),
+        engines=[settings.required_address("vllm")],
+        port=settings.required_port("gateway_port"),
+        folder=settings.data / "gateway",
+        run=settings.run,
+        model_path=str(settings.model_dir),
+        **parsers,
+    )
+
+
+def _run(settings: "Settings") -> int:
+    from headrace.agents.gateway.gateway import run_gateway
+    from headrace.deploy.system.until_stopped import until_stopped
+
+    return until_stopped(partial(run_gateway, gateway_config(settings)))
+
+
+def _flow() -> Flow:
+    from headrace.schemas.topics import EVENTS, FEEDBACK
+
+    return Flow((), (EVENTS, FEEDBACK))
+
+
+GATEWAY = Process(
+    "gateway",
+    "agents' calls → vLLM and the log",
+    flow=_flow,
+    feeds=(("agents", "answers"),),
+    run=_run,
+    settings=("kafka", "vllm", "gateway_port"),
+    needs=("kafka", "vllm"),
+    optional=True,
+    ports=("gateway_port",),
+    url=f"http://{HOST}:{{port}}",
+    metrics=True,
+    configuration="headrace.agents.gateway.config:GatewayConfig",
+    configure=gateway_config,
+    memory_mb=200,  # 760 with vLLM's parsers
+)

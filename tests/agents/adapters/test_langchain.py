@@ -1,0 +1,127 @@
+"""LangChain and LangGraph with the callback handler, and a scripted chat model."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.agents.encoding import Note
+from headrace.agents.sdk import Headrace
+from tests.agents.sdk_helpers import kinds
+from tests.beside import installed
+
+QUESTION = {"messages": [("user", "boots in 44?")]}
+ASK = {"role": "user", "content": "boots in 44?"}
+SAID = {"role": "assistant", "content": "We have both."}
+ONE_RUN = ["model.called", "tool.called", "tool.returned", "model.called"]
+
+
+@pytest.fixture(autouse=True)
+def langchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put LangChain behind headrace's own packages on the module path."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed(Path(__file__).parents[2] / "langchain.txt"))])
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+
+
+def graph(*, fails: bool = False) -> Any:
+    """An agent that searches once and answers; ``fails``: its tool raises."""
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.tools import tool
+    from langgraph.prebuilt import create_react_agent
+
+    class Scripted(GenericFakeChatModel):  # type: ignore[misc]
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            return self
+
+    @tool  # type: ignore[untyped-decorator]
+    def search(query: str) -> list[str]:
+        """Search the shop."""
+        if fails:
+            raise ConnectionError("no shop")
+        return ["boots", "sandals"]
+
+    call = {"name": "search", "args": {"query": "44"}, "id": "call_1"}
+    usage = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
+    about = {"model_name": "gpt-4o-2024", "finish_reason": "stop"}
+    answer = AIMessage("We have both.", usage_metadata=usage, response_metadata=about)
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), answer]))
+    return create_react_agent(model, [search])
+
+
+def configured(headrace: Headrace) -> dict[str, Any]:
+    from headrace.agents.adapters.langchain import HeadraceCallbacks
+
+    return {
+        "callbacks": [HeadraceCallbacks(headrace, agent="checkout")],
+        "configurable": {"thread_id": "thread-7"},
+        "metadata": {"task_id": "order-17"},
+    }
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_a_graph_s_run_is_a_trajectory(is_async: bool, headrace: Headrace, notes: list[Note]) -> None:
+    if is_async:
+        result = asyncio.run(graph().ainvoke(QUESTION, config=configured(headrace)))
+    else:
+        result = graph().invoke(QUESTION, config=configured(headrace))
+    assert result["messages"][-1].content == "We have both."
+    assert kinds(notes) == ["trajectory.started", *ONE_RUN, "trajectory.ended"]
+    started, asked, called, returned, answered, ended = (note.fields for note in notes)
+    assert (started["task_id"], started["agent"], started["session"]) == ("order-17", "checkout", "thread-7")
+    assert asked["messages"][0] == ASK
+    assert asked["messages"][1]["tool_calls"][0]["function"]["name"] == called["tool"] == "search"
+    assert (called["call_id"], called["arguments"]) == ("call_1", {"query": "44"})
+    assert returned["result"] == ["boots", "sandals"]
+    assert answered["messages"] == [
+        {"role": "tool", "tool_call_id": "call_1", "content": '["boots", "sandals"]'},
+        SAID,
+    ]
+    assert (answered["model"], answered["finish_reason"]) == ("gpt-4o-2024", "stop")
+    assert (answered["usage"].prompt_tokens, answered["usage"].completion_tokens) == (9, 3)
+    assert (ended["answer"], headrace.stats.dropped) == ("We have both.", {})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_inside_a_trajectory_belongs_to_it(headrace: Headrace, notes: list[Note]) -> None:
+    with headrace.trajectory(task_id="order-17", agent="checkout"):
+        list(graph().stream(QUESTION, config=configured(headrace)))
+    assert kinds(notes) == ["trajectory.started", *ONE_RUN, "trajectory.ended"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_through_a_gateway_sends_nothing(headrace: Headrace, notes: list[Note]) -> None:
+    with headrace.gateway_session("thread-7"):
+        graph().invoke(QUESTION, config=configured(headrace))
+    assert notes == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tool_that_fails_ends_its_run(headrace: Headrace, notes: list[Note]) -> None:
+    with pytest.raises(ConnectionError):
+        graph(fails=True).invoke(QUESTION, config=configured(headrace))
+    assert kinds(notes) == ["trajectory.started", *ONE_RUN[:3], "trajectory.ended"]
+    assert notes[3].fields["result"].plain() == {"error": "ConnectionError", "message": "ConnectionError: no shop"}
+    assert notes[4].fields["status"] == "failed"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_alone_is_a_trajectory_and_a_failing_one_reaches_the_caller(
+    headrace: Headrace, notes: list[Note]
+) -> None:
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+
+    model = GenericFakeChatModel(messages=iter([AIMessage("We have both.")]))
+    assert (
+        "".join(piece.content for piece in model.stream("boots in 44?", config=configured(headrace))) == SAID["content"]
+    )
+    with pytest.raises(StopIteration):  # the script is at its end
+        model.invoke("boots?", config=configured(headrace))
+    assert kinds(notes) == ["trajectory.started", "model.called", "trajectory.ended"] * 2
+    assert notes[1].fields["messages"] == [ASK, SAID]
+    assert notes[4].fields["finish_reason"] == "error"
+    assert notes[5].fields["status"] == "failed"

@@ -1,0 +1,184 @@
+"""Who may use the gateway: keys of tenants, keys of sessions, and what a session's key may reach."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.agents.gateway.access import Access, access_of
+from headrace.agents.gateway.canonical import BadRequest
+from headrace.agents.gateway.client_errors import CallRefused
+from headrace.agents.gateway.framing.errors import ErrorKind
+from headrace.agents.gateway.sealed import Sealer
+from headrace.agents.gateway.session_grants import (
+    MAX_KEY,
+    EndRequest,
+    FeedbackRequest,
+    SessionGrant,
+    SessionRequest,
+    is_foreign,
+    key_of,
+    new_session,
+    open_key,
+    read_request,
+)
+from headrace.agents.gateway.tenants import DEFAULT, KeysUnusable, Tenants, read_tenants
+from headrace.schemas.events import Role
+
+SEALER = Sealer([b"0123456789abcdef"])
+NOW_S = 1_790_000_000.0
+
+
+def keys_file(folder: Path, *keys: dict[str, Any]) -> Path:
+    path = folder / "keys.json"
+    path.write_text(json.dumps({"keys": keys}))
+    return path
+
+
+def hashed(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Tenants:
+    acme = {"tenant": "acme", "sample_rate": 0.5, "consent": False, "unmatched_root_role": "trainable"}
+    return read_tenants(
+        keys_file(
+            tmp_path,
+            {"sha256": hashed("key-a"), **acme},
+            {"sha256": hashed("key-a2"), **acme},
+            {"sha256": hashed("key-ö"), "tenant": "other"},
+        )
+    )
+
+
+def grant(tenant: str = "acme", session: str = "s1", expires_s: int = int(NOW_S) + 60, **asked: Any) -> SessionGrant:
+    return SessionGrant(tenant=tenant, session=session, expires_s=expires_s, request=SessionRequest(**asked))
+
+
+def access(tenants: Tenants, key: str, session: str | None = None, *, header: str = "authorization") -> Access:
+    headers = {header: f"Bearer {key}" if header == "authorization" else key}
+    return access_of(headers, session, tenants, SEALER, NOW_S)
+
+
+def refusal(tenants: Tenants, key: str, session: str | None = None) -> ErrorKind:
+    with pytest.raises(CallRefused) as refused:
+        access(tenants, key, session)
+    assert refused.value.error.message
+    return refused.value.error.kind
+
+
+def test_keys_have_tenants_with_their_settings(tenants: Tenants) -> None:
+    assert not tenants.is_open
+    for header in ("authorization", "x-api-key"):
+        found = access(tenants, "key-a", header=header)
+        assert (found.tenant.name, found.grant) == ("acme", None)
+        assert (found.tenant.policy.sample_rate, found.tenant.policy.consent) == (0.5, False)
+        assert found.tenant.policy.unmatched_root_role is Role.TRAINABLE
+    assert access(tenants, "key-a2").tenant is access(tenants, "key-a").tenant
+    assert access(tenants, "key-ö").tenant.name == "other"
+
+
+def test_a_bearer_comes_before_another_kind_of_key(tenants: Tenants) -> None:
+    both = {"authorization": "bearer key-a", "x-api-key": "key-ö"}
+    assert access_of(both, None, tenants, SEALER, NOW_S).tenant.name == "acme"
+    basic = {"authorization": "Basic a2V5", "x-api-key": "key-ö"}
+    assert access_of(basic, None, tenants, SEALER, NOW_S).tenant.name == "other"
+
+
+@pytest.mark.parametrize("key", ["", " ", "key", "KEY-A", "hrs_", "hrs_AAAA", "\udcff", "x" * 100_000])
+def test_unknown_keys(tenants: Tenants, key: str) -> None:
+    assert refusal(tenants, key) is ErrorKind.AUTHENTICATION
+
+
+def test_without_a_file_every_key_is_accepted_but_no_forged_one() -> None:
+    tenants = read_tenants(None)
+    assert tenants.is_open
+    assert access(tenants, "").tenant is DEFAULT
+    assert access(tenants, "anything").tenant is DEFAULT
+    assert refusal(tenants, "hrs_AAAA") is ErrorKind.AUTHENTICATION
+
+
+def test_the_key_of_a_session(tenants: Tenants) -> None:
+    key = key_of(SEALER, grant(task_id="t", task={"question": "why?"}, purpose="evaluate"))
+    found = access(tenants, key)
+    assert (found.tenant.name, found.arrival.key_session, found.arrival.url_session) == ("acme", "s1", None)
+    assert found.grant == grant(task_id="t", task={"question": "why?"}, purpose="evaluate")
+    assert access(tenants, key, "s1").arrival.url_session == "s1"
+    assert refusal(tenants, key, "s2") is ErrorKind.PERMISSION
+    assert refusal(tenants, key_of(SEALER, grant(tenant="gone"))) is ErrorKind.AUTHENTICATION
+    assert refusal(tenants, key_of(SEALER, grant(expires_s=int(NOW_S)))) is ErrorKind.AUTHENTICATION
+
+
+def test_no_changed_character_of_a_key_is_accepted() -> None:
+    key = key_of(SEALER, grant())
+    assert open_key(SEALER, key, NOW_S) is not None
+    for at in range(4, len(key)):
+        other = "A" if key[at] != "A" else "B"
+        assert open_key(SEALER, key[:at] + other + key[at + 1 :], NOW_S) is None
+    assert open_key(Sealer([b"another secret!!"]), key, NOW_S) is None
+
+
+def test_a_session_of_the_gateway_belongs_to_a_tenant(tenants: Tenants) -> None:
+    session = new_session(SEALER, "acme")
+    assert session != new_session(SEALER, "acme")
+    assert access(tenants, "key-a", session).arrival.url_session == session
+    assert refusal(tenants, "key-ö", session) is ErrorKind.PERMISSION
+    assert refusal(tenants, "key-a", session[:-1] + ("A" if session[-1] != "A" else "B")) is ErrorKind.PERMISSION
+    assert not is_foreign(SEALER, "other", "an id of their own")
+
+
+def test_a_key_that_fits_no_header_is_not_made() -> None:
+    with pytest.raises(BadRequest, match=f"{MAX_KEY:,} fit a header"):
+        key_of(SEALER, grant(task_id="漢" * 500, agent="漢" * 500, cohort_key="漢" * 500, group_id="漢" * 500))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        (SessionRequest, {"session": "a\x7fb"}, "session"),
+        (SessionRequest, {"task": {"a": "x" * 2_048}}, "task"),
+        (SessionRequest, {"task": []}, "task"),
+        (SessionRequest, [], "body"),
+        (EndRequest, {"status": "great"}, "status"),
+        (EndRequest, {"outcome": float("nan")}, "outcome"),
+        (EndRequest, {"outcome": "1"}, "outcome"),
+        (FeedbackRequest, {}, "value"),
+        (FeedbackRequest, {"value": float("inf")}, "value"),
+        (FeedbackRequest, {"value": True}, "value"),
+        (FeedbackRequest, {"value": 1, "comment": "x" * 4_097}, "comment"),
+    ],
+)
+def test_what_a_request_may_not_say(kind: Any, body: Any, field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_request(kind, body)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "Expecting value"),
+        ("[]", "valid dictionary"),
+        ('{"keys": []}', "at least 1"),
+        ('{"keys": [{"sha256": "abc", "tenant": "a"}]}', "sha256"),
+        ('{"keys": [{"sha256": "' + "0" * 64 + '", "tenant": ""}]}', "tenant"),
+        ('{"keys": [{"sha256": "' + "0" * 64 + '", "tenant": "a", "sample_rate": 2}]}', "sample_rate"),
+        ('{"keys": [{"sha256": "' + "0" * 64 + '", "tenant": "a", "extra": 2}]}', "extra"),
+    ],
+)
+def test_files_of_keys_that_cannot_be_used(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+    with pytest.raises(KeysUnusable, match=says):
+        read_tenants(path)
+    with pytest.raises(KeysUnusable, match="No such file"):
+        read_tenants(tmp_path / "other.json")
+
+
+def test_two_keys_of_a_tenant_have_the_same_settings(tmp_path: Path) -> None:
+    keys = [{"sha256": f"{number:064}", "tenant": "a", "masked": bool(number)} for number in range(2)]
+    with pytest.raises(KeysUnusable, match="different settings"):
+        read_tenants(keys_file(tmp_path, *keys))

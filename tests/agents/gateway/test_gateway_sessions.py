@@ -1,0 +1,330 @@
+"""Sessions that a program opens, and feedback, over HTTP."""
+
+import asyncio
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from headrace.agents.gateway import gateway as gateway_process
+from headrace.agents.gateway.session_endpoints import FEEDBACK_BURST, MAX_FEEDBACK_BYTES
+from headrace.agents.gateway.session_grants import MAX_ANSWER_BYTES, MAX_TASK_BYTES
+from headrace.agents.spool import Spool
+from headrace.schemas.bounds import MAX_NAME
+from headrace.schemas.events import EndStatus, FeedbackGiven, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
+from tests.agents.gateway.http_clients import CONVERSATIONS, ChatHttp, HttpClient
+from tests.agents.gateway.running import RunningGateway, assert_exact, recorded_in, running_gateway
+from tests.agents.gateway.scripted_engine import answering, until
+
+TASK: dict[str, Any] = {
+    "task_id": "issue-17", "group_id": "g-1", "group_size": 8, "cohort_key": "c", "agent": "solver",
+    "harness_version": "1.2", "purpose": "evaluate", "task": {"question": "why?"},
+}  # fmt: skip
+
+
+async def opened(gateway: RunningGateway, **asked: Any) -> dict[str, Any]:
+    status, answer = await gateway.post("/sessions", asked)
+    assert status == 201, answer
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.mark.parametrize("way", ["key", "url"])
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: type[HttpClient], way: str) -> None:
+    async with answering("One.", "Two.") as engine, running_gateway(tmp_path, [engine.url], run="night") as gateway:
+        session = await opened(gateway, **TASK)
+        key = session["api_key"]
+        assert session["base_url"] == f"{gateway.url}/s/{session['session']}/v1"
+        assert session["anthropic_base_url"] + "/v1" == session["base_url"]
+        base = "" if way == "key" else session["anthropic_base_url"].removeprefix(gateway.url)
+        client = kind(gateway, base=base, headers={"Authorization": f"Bearer {key}"} if way == "key" else {})
+        assert await client.turn("a") == "One."
+        assert await client.turn("b") == "Two."
+        assert gateway.headers["x-headrace-trajectory"] == session["trajectory"]
+        ended = f"/sessions/{session['session']}/end"
+        assert await gateway.post(ended, {"outcome": 1, "status": "completed"}, key=key) == (
+            200, {"session": session["session"], "ended": True},
+        )  # fmt: skip
+        assert (await gateway.post(ended, {}, key=key))[0] == 404
+        assert gateway.sessions == 0
+    events = recorded_in(tmp_path)
+    assert {each.trajectory_id for each in events} == {session["trajectory"]}
+    started, *_, end = (each.fact for each in events)
+    assert isinstance(started, TrajectoryStarted)
+    assert {name: getattr(started, name) for name in TASK} == TASK
+    assert (started.run, started.role, started.consent) == ("night", Role.TRAINABLE, True)
+    assert isinstance(end, TrajectoryEnded)
+    assert (end.status, end.outcome, end.answer) == (EndStatus.COMPLETED, 1.0, "Two.")
+    assert assert_exact(events) == 1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+async def test_a_program_says_what_came_of_its_session(tmp_path: Path, masked: bool) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(
+        json.dumps({"keys": [{"sha256": hashlib.sha256(b"k").hexdigest(), "tenant": "a", "masked": masked}]})
+    )
+    result = {"chunk_ids": ["c17"], "retrieved": ["c17", None, 2.5]}
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url], keys=keys) as gateway:
+        session = await opened(gateway)
+        await ChatHttp(gateway, base="", headers={"Authorization": f"Bearer {session['api_key']}"}).turn("a")
+        ended = f"/sessions/{session['session']}/end"
+        for wrong, field in (({"answer": "x" * MAX_ANSWER_BYTES}, "answer"), ({"result": result}, "result")):
+            status, refused = await gateway.post(ended, wrong)
+            assert (status, field in refused["error"]["message"]) == (400, True), refused
+        assert (await gateway.post(ended, {"status": "budget_exhausted", "answer": result}))[0] == 200
+    end = recorded_in(tmp_path)[-1].fact
+    assert isinstance(end, TrajectoryEnded)
+    assert (end.status, end.answer) == (EndStatus.BUDGET_EXHAUSTED, None if masked else result)
+
+
+async def test_a_session_may_withdraw_consent_and_choose_its_id(tmp_path: Path) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway, session="my session/7 ü?", consent=False, lifetime_s=60)
+        assert session["session"] == "my session/7 ü?"
+        async with gateway.http.post(
+            session["base_url"] + "/chat/completions",
+            json={"model": "policy", "messages": [{"role": "user", "content": "x"}]},
+        ) as response:
+            assert response.status == 200
+            assert response.headers["x-headrace-trajectory"] == session["trajectory"]
+        status, answer = await gateway.post("/sessions", {"session": "my session/7 ü?"})
+        assert (status, "is open already" in answer["error"]["message"]) == (400, True)
+        url = session["anthropic_base_url"].replace("/s/", "/sessions/") + "/end"
+        async with gateway.http.post(url, json={}) as response:
+            assert response.status == 200
+        assert (await opened(gateway, session="my session/7 ü?"))["trajectory"] != session["trajectory"]
+    started = recorded_in(tmp_path)[0].fact
+    assert isinstance(started, TrajectoryStarted)
+    assert started.consent is False
+    assert started.task_id == "my session/7 ü?"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"session": ""}, "session"),
+        ({"session": "a\x1fb"}, "session"),
+        ({"session": "a\nb"}, "session"),
+        ({"session": "x" * 161}, "session"),
+        ({"session": 7}, "session"),
+        ({"group_size": 0}, "group_size"),
+        ({"group_size": True}, "group_size"),
+        ({"lifetime_s": 10**9}, "lifetime_s"),
+        ({"purpose": "fun"}, "purpose"),
+        ({"task": {"x": "y" * MAX_TASK_BYTES}}, "task"),
+        ({"unknown": 1}, "unknown"),
+        (dict.fromkeys(("task_id", "agent", "group_id", "cohort_key", "harness_version"), "漢" * MAX_NAME), "body"),
+    ],
+)
+async def test_what_no_session_can_be_opened_with(tmp_path: Path, wrong: dict[str, Any], field: str) -> None:
+    async with answering() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        status, answer = await gateway.post("/sessions", wrong)
+        assert (status, answer["error"]["param"]) == (400, field), answer
+        assert gateway.sessions == 0
+    assert recorded_in(tmp_path) == []
+
+
+async def test_a_key_as_long_as_may_be_is_accepted(tmp_path: Path) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        long = "漢" * 480
+        session = await opened(gateway, task_id=long, agent=long, task={"a": "漢" * 300})
+        assert len(session["api_key"]) > 4_000
+        client = ChatHttp(gateway, base="", headers={"Authorization": f"Bearer {session['api_key']}"})
+        await client.turn("hi")
+        assert gateway.headers["x-headrace-trajectory"] == session["trajectory"]
+
+
+async def test_a_session_that_cannot_be_recorded_is_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        with monkeypatch.context() as full:
+            full.setattr(Spool, "append", lambda *_, **__: [])
+            status, answer = await gateway.post("/sessions", {"session": "mine"})
+            assert (status, gateway.headers["Retry-After"]) == (503, "5"), answer
+            assert gateway.sessions == 0
+        session = await opened(gateway, session="mine")
+        assert (await ChatHttp(gateway, base="/s/mine").say("hi").ask()).texts == ("fine",)
+    events = recorded_in(tmp_path)
+    assert {each.trajectory_id for each in events} == {session["trajectory"]}
+    assert_exact(events)
+
+
+async def test_keys_and_tokens_expire(tmp_path: Path) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway, lifetime_s=60)
+        body = {"model": "policy", "messages": [{"role": "user", "content": "x"}]}
+        later = gateway_process._now_ms() + 61_000
+        gateway.server._now_ms = gateway.server._sessions._now_ms = lambda: later
+        assert (await gateway.post("/v1/chat/completions", body, key=session["api_key"]))[0] == 401
+        assert (await gateway.post(f"/feedback/{session['feedback_token']}", {"value": 1}))[0] == 403
+    assert [type(each.fact) for each in recorded_in(tmp_path)] == [TrajectoryStarted]
+
+
+async def test_feedback(tmp_path: Path) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway)
+        path = f"/feedback/{session['feedback_token']}"
+        status, answer = await gateway.post(path, {"value": 0.5, "signal": "stars", "comment": "good 漢字"}, key="")
+        assert (status, answer) == (202, {"accepted": True})
+        assert gateway.headers["Access-Control-Allow-Origin"] == "*"
+        status, data = await gateway.send("OPTIONS", path, key="", headers={"Origin": "https://shop.example"})
+        assert (status, data) == (204, b"")
+        assert gateway.headers["Access-Control-Allow-Methods"] == "POST"
+        assert gateway.headers["Access-Control-Allow-Headers"] == "Content-Type"
+        wrong: list[tuple[str, Any, int]] = [
+            (path[:-1] + ("A" if path[-1] != "A" else "B"), {"value": 1}, 403),
+            ("/feedback/fb_AAAA", {"value": 1}, 403),
+            ("/feedback/" + session["api_key"], {"value": 1}, 403),
+            (path, {}, 400),
+            (path, {"value": "high"}, 400),
+            (path, b'{"value": NaN}', 400),
+            (path, {"value": 1, "comment": "x" * (MAX_FEEDBACK_BYTES + 1)}, 413),
+            (path, {"value": 1, "signal": ""}, 400),
+        ]
+        for where, body, expected in wrong:
+            status, answer = await gateway.post(where, body, key="")
+            assert status == expected, (body, answer)
+            assert gateway.headers["Access-Control-Allow-Origin"] == "*"
+    (event,) = (each for each in recorded_in(tmp_path) if isinstance(each.fact, FeedbackGiven))
+    assert (event.trajectory_id, event.seq) == (session["trajectory"], None)
+    assert event.fact == FeedbackGiven(signal="stars", value=0.5, comment="good 漢字")
+
+
+async def test_a_burst_of_feedback(tmp_path: Path) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        path = f"/feedback/{(await opened(gateway))['feedback_token']}"
+        found = [(await gateway.post(path, {"value": 1}))[0] for _ in range(int(FEEDBACK_BURST) + 10)]
+        assert (found[0], found[-1]) == (202, 429)
+        assert gateway.headers["Access-Control-Allow-Origin"] == "*"
+        assert int(gateway.headers["Retry-After"]) >= 1
+        other = f"/feedback/{(await opened(gateway))['feedback_token']}"
+        assert (await gateway.post(other, {"value": 1}))[0] == 202
+    given = [each for each in recorded_in(tmp_path) if isinstance(each.fact, FeedbackGiven)]
+    assert len(given) == found.count(202) + 1
+
+
+async def test_refused_feedback_is_recorded_once_when_it_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        path = f"/feedback/{(await opened(gateway))['feedback_token']}"
+        with monkeypatch.context() as full:
+            full.setattr(Spool, "append", lambda *_, **__: [])
+            assert (await gateway.post(path, {"value": 1}))[0] == 503
+        assert (await gateway.post(path, {"value": 1}))[0] == 202
+    assert len([each for each in recorded_in(tmp_path) if isinstance(each.fact, FeedbackGiven)]) == 1
+
+
+async def test_the_last_request_of_a_session_says_so(tmp_path: Path) -> None:
+    async with answering("One.", "Two.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = ChatHttp(gateway)
+        await client.turn("a")
+        client.headers = {"x-headrace-final": "1"}
+        await client.turn("b")
+        assert gateway.sessions == 0
+    facts = [each.fact for each in recorded_in(tmp_path)]
+    assert [type(each) for each in facts] == [TrajectoryStarted, ModelCalled, ModelCalled, TrajectoryEnded]
+
+
+async def test_idle_sessions_end(tmp_path: Path) -> None:
+    with patch.object(gateway_process, "SWEEP_S", 0.05):
+        async with answering("One.") as engine, running_gateway(tmp_path, [engine.url], idle_s=0.3) as gateway:
+            await ChatHttp(gateway).turn("a")
+            await until(lambda: gateway.sessions == 0)
+    assert isinstance(recorded_in(tmp_path)[-1].fact, TrajectoryEnded)
+
+
+async def test_a_gateway_with_another_secret_accepts_nothing_of_this_one(tmp_path: Path) -> None:
+    async with answering("fine") as engine:
+        async with running_gateway(tmp_path / "a", [engine.url]) as gateway:
+            session = await opened(gateway)
+        async with running_gateway(tmp_path / "b", [engine.url]) as gateway:
+            body = {"model": "policy", "messages": [{"role": "user", "content": "x"}]}
+            assert (await gateway.post("/v1/chat/completions", body, key=session["api_key"]))[0] == 401
+            assert (await gateway.post(f"/s/{session['session']}/v1/chat/completions", body))[0] == 403
+            assert (await gateway.post("/sessions", {"session": session["session"]}))[0] == 403
+            assert (await gateway.post(f"/feedback/{session['feedback_token']}", {"value": 1}))[0] == 403
+        async with running_gateway(tmp_path / "a", [engine.url]) as gateway:
+            assert (await gateway.post("/v1/chat/completions", body, key=session["api_key"]))[0] == 200
+
+
+async def test_a_key_is_readable_and_holds_no_secret(tmp_path: Path) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        key = (await opened(gateway, task_id="t"))["api_key"].removeprefix("hrs_")
+        readable = base64.urlsafe_b64decode(key + "=" * (-len(key) % 4))[:-16]
+        assert json.loads(readable)["request"] == {"task_id": "t"}
+        assert (tmp_path / "secret").read_bytes() not in readable
+        assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    await asyncio.sleep(0)
+
+
+async def test_a_tenants_terms_decide_what_is_recorded(tmp_path: Path) -> None:
+    terms: dict[str, dict[str, Any]] = {"rare": {"sample_rate": 1e-12}, "masked": {"masked": True}, "kept": {}}
+    keys = [
+        {"sha256": hashlib.sha256(name.encode()).hexdigest(), "tenant": name, **settings}
+        for name, settings in terms.items()
+    ]
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": keys}))
+    async with (
+        answering("One.", "Two.") as engine,
+        running_gateway(tmp_path / "gateway", [engine.url], keys=tmp_path / "keys.json") as gateway,
+    ):
+        for name in terms:
+            client = ChatHttp(gateway, headers={"Authorization": f"Bearer {name}"})
+            await client.turn("secret question")
+            await client.turn("and more")
+            known = len(engine.requests[-2]["token_ids"]) + len(engine.sampled[-2])
+            assert engine.requests[-1]["token_ids"][:known] == engine.requests[-2]["token_ids"] + engine.sampled[-2]
+    events = recorded_in(tmp_path / "gateway")
+    tenants = {each.trajectory_id: each.fact.tenant for each in events if isinstance(each.fact, TrajectoryStarted)}
+    assert sorted(tenants.values()) == ["kept", "masked"]
+    for event in events:
+        if isinstance(event.fact, ModelCalled):
+            is_kept = tenants[event.trajectory_id] == "kept"
+            assert (event.fact.sampled_ids is not None, event.fact.messages is not None) == (is_kept, is_kept)
+            assert ("secret" in event.fact.model_dump_json()) <= is_kept
+
+
+DEEP: Any = 0
+for _ in range(100):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/sessions", {"task": {"a": DEEP}}, "task"),
+        ("/sessions", {"session": "mine", "task": {"a": 10**400}}, "task"),
+        ("end", {"outcome": 1e15}, "outcome"),
+        ("end", {"answer": DEEP}, "answer"),
+        ("end", {"answer": 10**310}, "answer"),
+    ],
+    ids=["deep task", "long number in a task", "outcome", "deep answer", "long number in an answer"],
+)
+async def test_what_no_event_can_hold_is_refused_and_changes_nothing(
+    tmp_path: Path, path: str, body: dict[str, Any], param: str
+) -> None:
+    async with answering("Hi.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        status, session = await gateway.post("/sessions", {"session": "mine"} if path == "end" else {})
+        assert status == 201
+        url = f"/sessions/{session['session']}/end"
+        status, answer = await gateway.post(url if path == "end" else path, body)
+        assert (status, param in json.dumps(answer)) == (400, True)
+        if path == "end":
+            assert (await gateway.post(url, {"outcome": 1.0}))[0] == 200
+        else:
+            assert (await gateway.post(path, {"session": "mine"}))[0] == 201
+    ends = [each for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryEnded)]
+    assert len(ends) == (1 if path == "end" else 0)
+
+
+async def test_feedback_that_no_event_can_hold_is_refused(tmp_path: Path) -> None:
+    async with answering("Hi.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        _, session = await gateway.post("/sessions", {})
+        assert (await gateway.post(f"/feedback/{session['feedback_token']}", {"value": 1e38}))[0] == 400
+        assert (await gateway.post(f"/feedback/{session['feedback_token']}", {"value": 1.0}))[0] == 202

@@ -1,0 +1,446 @@
+"""A spool returns records in order, survives its process, stays within its limit and belongs to one cluster."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.agents import spool as spool_module
+from headrace.agents.spool import Spool
+from headrace.agents.spool_folder import STATE_VARIABLE, SpoolUnusable, default_folder
+from headrace.agents.spool_frames import HEADER_BYTES, Loss, SpooledRecord, cluster_fingerprint, frame_of
+from headrace.agents.spool_segments import Taken
+
+HERE, ELSEWHERE = cluster_fingerprint("here:9092"), cluster_fingerprint("elsewhere:9092")
+EVERYTHING = (1_000_000, 1 << 40)
+
+
+def numbered(number: int, size: int = 20) -> SpooledRecord:
+    return SpooledRecord("events", b"t", b"%d" % number + bytes(size), (("ce_id", b"%d" % number),))
+
+
+def numbers(taken: list[Taken]) -> list[int]:
+    return [int(each.record.headers[0][1]) for each in taken]
+
+
+class Losses(list[tuple[str, Loss]]):
+    def __call__(self, path: str, loss: Loss) -> None:
+        self.append((path, loss))
+
+
+@pytest.fixture
+def losses() -> Losses:
+    return Losses()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "spool"
+
+
+def opened(folder: Path, losses: Losses, limit: int = 1 << 24, cluster: bytes = HERE) -> Spool:
+    return Spool(folder, limit, cluster, losses)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def all_done(spool: Spool, taken: list[Taken]) -> None:
+    for each in taken:
+        spool.done(each.segment)
+
+
+# Order, crashes and adoption.
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 5)),
+        st.tuples(st.just("take"), st.integers(1, 7)),
+        st.tuples(st.just("done"), st.integers(1, 7)),
+        st.tuples(st.just("crash"), st.just(0)),
+        st.tuples(st.just("close"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(operations)
+def test_every_record_is_taken_in_order_until_it_is_done(steps: list[tuple[str, int]]) -> None:
+    """Processes follow one another on a folder; each adopts what the one before it left. A crash repeats records whose
+    segment was not finished, and loses none."""
+    with TemporaryDirectory() as name:
+        losses, folder = Losses(), Path(name) / "spool"
+        spool = opened(folder, losses, limit=20_000)  # segments of 1,250 bytes
+        written, done = 0, set[int]()
+        own_next = first_own = 0
+        held = deque[Taken]()
+        for step, count in [*steps, ("crash", 0)]:
+            if step == "append":
+                records = [numbered(each, size=100) for each in range(written, written + count)]
+                segments = spool.append(records, range(written, written + count))
+                assert len(segments) in (0, count)
+                written += len(segments)
+            elif step == "take":
+                taken = spool.take(count, 1 << 20)
+                assert numbers(taken) == list(range(own_next, min(own_next + count, written)))
+                assert [each.tag for each in taken] == numbers(taken)
+                own_next += len(taken)
+                held.extend(taken)
+            elif step == "done":
+                for _ in range(min(count, len(held))):
+                    done.add(numbers([held[0]])[0])
+                    spool.done(held.popleft().segment)
+            else:
+                if step == "crash":
+                    spool.forget()
+                else:
+                    spool.close()
+                held.clear()
+                spool = opened(folder, losses, limit=20_000)
+                left = list[int]()
+                while spool.adopt():
+                    adopted = spool.take_adopted(3, 1 << 20)
+                    left += numbers(adopted)
+                    all_done(spool, adopted)
+                assert left == sorted(set(left)), "once and in order"
+                assert set(range(first_own, written)) - done <= set(left)
+                done |= set(left)
+                own_next = first_own = written
+            assert spool.waiting == written - own_next
+            assert spool.oldest_tag == (own_next if own_next < written else None)
+        assert done == set(range(written))
+        assert losses == []
+        spool.close()
+        assert files(folder) == [], "neither segments nor locks are left"
+
+
+def test_records_that_the_caller_holds_are_on_disk_and_not_taken(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    (held,) = spool.append([numbered(0)], [10], held=True)
+    spool.append([numbered(1), numbered(2)], [11, 12])
+    assert (spool.waiting, spool.oldest_tag) == (2, 11)
+    with pytest.raises(ValueError, match="none are waiting"):
+        spool.append([numbered(3)], held=True)
+    taken = spool.take(*EVERYTHING)
+    assert [(each.tag, numbers([each])) for each in taken] == [(11, [1]), (12, [2])]
+    all_done(spool, taken)
+    assert len(files(folder)) == 2, "the held record is not done"
+    successor = opened(folder, losses)
+    assert not successor.adopt(), "its process lives"
+    spool.done(held)
+    assert len(files(folder)) == 1
+    spool.append([numbered(4)], [13], held=True)
+    spool.forget()
+    assert successor.adopt()
+    assert numbers(successor.take_adopted(*EVERYTHING)) == [4]
+
+
+def test_sets_are_adopted_oldest_first_by_one_process(folder: Path, losses: Losses) -> None:
+    for number in range(3):
+        spool = opened(folder, losses)
+        spool.append([numbered(number)])
+        spool.close()
+        time.sleep(0.002)  # sets sort by their millisecond
+    one, other = opened(folder, losses), opened(folder, losses)
+    assert one.adopt()
+    assert other.adopt()
+    assert numbers(one.take_adopted(*EVERYTHING)) == [0]
+    taken = other.take_adopted(*EVERYTHING)
+    assert numbers(taken) == [1]
+    all_done(other, taken)
+    assert other.adopt()
+    assert numbers(other.take_adopted(*EVERYTHING)) == [2]
+
+
+def test_events_for_one_cluster_are_not_returned_for_another(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses, cluster=ELSEWHERE)
+    spool.append([numbered(0)])
+    spool.close()
+    here = opened(folder, losses)
+    assert not here.adopt()
+    assert here.take_adopted(*EVERYTHING) == []
+    assert len(files(folder)) == 2
+    there = opened(folder, losses, cluster=ELSEWHERE)
+    assert there.adopt()
+    assert numbers(there.take_adopted(*EVERYTHING)) == [0]
+
+
+def test_a_set_with_a_segment_of_another_cluster_is_left_alone(folder: Path, losses: Losses) -> None:
+    for cluster in (HERE, ELSEWHERE):
+        spool = opened(folder, losses, cluster=cluster)
+        spool.append([numbered(0)])
+        spool.close()
+    first, second = (name for name in files(folder) if name.endswith(".spool"))
+    (folder / second).rename(folder / first.replace("-000000", "-000001"))
+    assert not opened(folder, losses).adopt()
+    assert not opened(folder, losses, cluster=ELSEWHERE).adopt()
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from headrace.agents.spool import Spool
+from headrace.agents.spool_frames import SpooledRecord, cluster_fingerprint
+
+spool = Spool(Path(sys.argv[1]), 1 << 30, cluster_fingerprint("here:9092"), print)
+number = 0
+while True:
+    batch = range(number, number + 7)
+    spool.append([SpooledRecord("events", b"t", bytes(500), (("ce_id", b"%d" % each),)) for each in batch])
+    number += 7
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+def test_a_killed_process_leaves_what_it_was_told_to_be_on_disk(folder: Path, losses: Losses) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(40)]
+    assert not opened(folder, losses).adopt(), "it holds its lock"
+    process.send_signal(signal.SIGKILL)
+    said += process.stdout.read().splitlines()
+    process.wait()
+    promised = max(int(line) for line in said if line.strip().isdigit())
+    spool = opened(folder, losses)
+    assert spool.adopt()
+    found = numbers(spool.take_adopted(*EVERYTHING))
+    assert found == list(range(len(found)))
+    assert len(found) >= promised >= 280
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_does_not_keep_its_parent_s_lock(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        spool.forget()
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    try:
+        successor = opened(folder, losses)
+        assert not successor.adopt(), "the child has not unlocked it"
+        spool.forget()  # the parent ends
+        while not successor.adopt():
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
+
+
+# The limit.
+
+
+@given(st.integers(1, 30_000), st.lists(st.integers(1, 400), min_size=1, max_size=60))
+def test_the_files_stay_within_the_limit(limit: int, sizes: list[int]) -> None:
+    with TemporaryDirectory() as name:
+        losses, folder = Losses(), Path(name)
+        spool = opened(folder, losses, limit)
+        accepted = 0
+        for number, size in enumerate(sizes):
+            record = numbered(number, size)
+            before = sum(path.stat().st_size for path in folder.iterdir())
+            accepted += len(spool.append([record]))
+            used = sum(path.stat().st_size for path in folder.iterdir())
+            assert used <= limit
+            assert used > before or before + len(frame_of(record)) + HEADER_BYTES > limit
+        assert spool.waiting == accepted
+
+
+def test_a_full_spool_takes_all_records_or_none_and_more_once_some_are_done(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses, limit=8_000)
+    records = [numbered(each, size=400) for each in range(20)]
+    assert spool.append(records) == []
+    assert files(folder) == [], "nothing was written"
+    written = 0
+    while segments := spool.append(records[written:], partly=True):
+        written += len(segments)
+    assert 10 < written < 20
+    assert spool.append(records[written:], partly=True) == []
+    taken = spool.take(3, 1 << 20)
+    all_done(spool, taken)
+    assert spool.append(records[written : written + 1])
+
+
+def test_files_of_other_processes_count(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "SCAN_S", 0.0)
+    one, other = opened(folder, losses, limit=8_000), opened(folder, losses, limit=8_000)
+    assert one.append([numbered(0, size=5_000)])
+    assert other.append([numbered(1, size=4_000)]) == []
+    all_done(one, one.take(*EVERYTHING))
+    assert other.append([numbered(1, size=4_000)])
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_a_full_spool(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    size, pwrite = (folder / files(folder)[0]).stat().st_size, os.pwrite
+
+    def write_some(fd: int, data: memoryview, at: int) -> int:
+        if len(data) > 10:
+            return pwrite(fd, data[:10], at)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "pwrite", write_some)
+    assert spool.append([numbered(1)]) == []
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert (folder / files(folder)[0]).stat().st_size == size, "what was written of it is cut off"
+    spool.append([numbered(2)])
+    assert numbers(spool.take(*EVERYTHING)) == [0, 2]
+
+
+def test_an_error_of_the_disk_is_raised_and_changes_nothing(folder: Path, losses: Losses) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "planted")
+
+    spool = Spool(folder, 1 << 20, HERE, losses, sync=fail)
+    with pytest.raises(OSError, match="planted"):
+        spool.append([numbered(0)])
+    assert spool.waiting == 0
+    assert [name for name in files(folder) if name.endswith(".spool")] == []
+    spool.close()
+    assert files(folder) == []
+
+
+# Damage.
+
+
+def damage(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def two_segments(folder: Path, losses: Losses) -> list[Path]:
+    """Two segments of an ended process, with the records 0 to 4 and 5 to 9."""
+    spool = opened(folder, losses, limit=16 * 600)
+    for number in range(0, 10, 5):
+        spool.append([numbered(each, size=100) for each in range(number, number + 5)])
+    spool.close()
+    return [folder / name for name in files(folder) if name.endswith(".spool")]
+
+
+def test_after_damage_the_next_segment_is_read(folder: Path, losses: Losses, two_segments: list[Path]) -> None:
+    frame = len(frame_of(numbered(0, size=100)))
+    damage(two_segments[0], HEADER_BYTES + 2 * frame + 50)
+    spool = opened(folder, losses)
+    assert spool.adopt()
+    taken = spool.take_adopted(*EVERYTHING)
+    assert numbers(taken) == [0, 1, 5, 6, 7, 8, 9]
+    assert losses == [(str(two_segments[0]), Loss(HEADER_BYTES + 2 * frame, 3 * frame, 3, is_torn=False))]
+    all_done(spool, taken)
+    spool.close()
+    assert files(folder) == [], "it is not read again"
+
+
+def test_a_segment_without_a_valid_header_is_not_sent(folder: Path, losses: Losses, two_segments: list[Path]) -> None:
+    """Its cluster is unknown."""
+    damage(two_segments[0], 20)
+    spool = opened(folder, losses)
+    assert spool.adopt()
+    assert numbers(spool.take_adopted(*EVERYTHING)) == [5, 6, 7, 8, 9]
+    ((_, loss),) = losses
+    assert (loss.offset, loss.records) == (0, 5)
+
+
+def test_of_an_own_damaged_segment_the_exact_number_of_records_is_reported(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(each) for each in range(6)], range(6))
+    (segment,) = folder.glob("*.spool")
+    damage(segment, HEADER_BYTES + 2)  # a length: the frames after it cannot be counted
+    assert spool.take(*EVERYTHING) == []
+    assert (spool.waiting, spool.oldest_tag) == (0, None)
+    assert [loss.records for _, loss in losses] == [6]
+
+
+def test_a_removed_segment_is_a_loss(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(each) for each in range(6)])
+    for path in folder.glob("*.spool"):
+        path.unlink()
+    assert spool.take(*EVERYTHING) == []
+    assert [loss.records for _, loss in losses] == [6]
+    spool.append([numbered(7)])
+    assert numbers(spool.take(*EVERYTHING)) == [7]
+
+
+def test_a_removed_folder_is_created_again(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    all_done(spool, spool.take(*EVERYTHING))
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError):
+        spool.append([numbered(1)])
+    assert spool.append([numbered(1)])
+    assert numbers(spool.take(*EVERYTHING)) == [1]
+
+
+# Permissions.
+
+
+def test_only_the_user_can_read_what_is_written(folder: Path, losses: Losses) -> None:
+    before = os.umask(0)
+    try:
+        opened(folder, losses).append([numbered(0)])
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])
+def test_a_folder_that_others_can_write_to_is_refused(folder: Path, losses: Losses, mode: int) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    with pytest.raises(SpoolUnusable, match=rf"can be written by other users.*chmod 700 {folder}"):
+        opened(folder, losses).append([numbered(0)])
+    with pytest.raises(SpoolUnusable, match="spool_folder"):
+        opened(folder, losses).adopt()
+    assert files(folder) == []
+
+
+def test_a_folder_of_another_user_is_refused(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(SpoolUnusable, match="belongs to user"):
+        opened(folder, losses).append([numbered(0)])
+
+
+def test_links_are_not_followed(folder: Path, losses: Losses, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.parent.mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SpoolUnusable, match="is a link or a file"):
+        opened(folder, losses).append([numbered(0)])
+    folder.unlink()
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    spool.close()
+    (segment,) = folder.glob("*.spool")
+    segment.rename(tmp_path / "segment")
+    segment.symlink_to(tmp_path / "segment")
+    assert not opened(folder, losses).adopt()
+    assert ["is a link" in sentence for sentence, _ in losses] == [True]
+
+
+def test_the_default_folder_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STATE_VARIABLE, "/var/state")
+    assert default_folder() == Path("/var/state/headrace/spool")
+    monkeypatch.setenv(STATE_VARIABLE, "relative")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert default_folder() == Path("/home/ada/.local/state/headrace/spool")
