@@ -307,10 +307,20 @@ class EngineHttp:
             given.setdefault("Authorization", f"Basic {b64encode(user.encode()).decode()}")
         self._head = "".join(f"{name}: {_header_value(value)}\r\n" for name, value in given.items())
 
-    async def request(self, method: str, path: str, body: bytes | None) -> Response:
+    async def request(
+        self, method: str, path: str, body: bytes | None, *, is_repeatable: bool = False
+    ) -> Response:
         """Send a request and return the response once its head has arrived.
 
-        Raises ``OSError``, which includes ``TimeoutError``, if there is none.
+        Args:
+            method: As in HTTP.
+            path: After that of the server's address.
+            body: ``None`` for none.
+            is_repeatable: Whether the request may be sent once more, on a new connection, if a used one is closed
+                before any byte of a response. The server may have seen it then.
+
+        Raises:
+            OSError: Which includes ``TimeoutError``; there is no response.
         """
         head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._head}Content-Length: {len(body or b'')}\r\n\r\n"
         request = head.encode("latin-1") + (body or b"")
@@ -318,9 +328,8 @@ class EngineHttp:
             try:
                 return await self._sent(used, request)
             except ConnectionError:
-                if used.has_received:
+                if used.has_received or not is_repeatable:
                     raise
-            # It was closed while it was idle, or with its last response, without a word: nothing has seen the request.
         return await self._sent(await self._connect(), request)
 
     async def _sent(self, connection: _Connection, request: bytes) -> Response:

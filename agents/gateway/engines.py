@@ -199,7 +199,7 @@ class Engine:
             with_entries=request.with_alternatives,
             prompt=(request.prompt_ids, request.prompt_json),
         )
-        answer = Answer(await self._open("POST", GENERATE, request.body), stream, self.shown)
+        answer = Answer(await self._open("POST", GENERATE, request.body, is_repeatable=False), stream, self.shown)
         try:
             await answer.start()
         except BaseException:
@@ -239,7 +239,7 @@ class Engine:
         await self.close()
 
     async def _call(self, method: str, path: str, body: bytes | None, limit: int) -> bytes:
-        response = await self._open(method, path, body)
+        response = await self._open(method, path, body, is_repeatable=True)
         parts: list[bytes] = []
         try:
             size = 0
@@ -260,10 +260,10 @@ class Engine:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise EngineAnswerInvalid(self.shown, f"sent what vLLM would not: {error}: {body[:200]!r}") from error
 
-    async def _open(self, method: str, path: str, body: bytes | None) -> Response:
+    async def _open(self, method: str, path: str, body: bytes | None, *, is_repeatable: bool) -> Response:
         """Return a response of status 200 whose body has not been read."""
         try:
-            response = await self._http.request(method, path, body)
+            response = await self._http.request(method, path, body, is_repeatable=is_repeatable)
             if response.status == HTTPStatus.OK:
                 return response
             text = b""

@@ -231,8 +231,16 @@ def test_a_key_with_a_line_end_is_refused() -> None:
 async def test_a_connection_that_is_closed_without_a_word_is_replaced() -> None:
     async with http_to([WHOLE, None]) as (http, server):
         for _ in range(6):
-            assert await body_of(await http.request("POST", "/render", b"{}")) == BODY
+            assert await body_of(await http.request("POST", "/render", b"{}", is_repeatable=True)) == BODY
         assert (len(server.requests), server.connections) == (6, 6)
+
+
+async def test_a_request_that_is_not_repeatable_is_sent_once() -> None:
+    async with http_to([WHOLE], [None]) as (http, server):
+        await body_of(await http.request("POST", "/generate", b"{}"))
+        with pytest.raises(ConnectionBroke):
+            await http.request("POST", "/generate", b"{}")
+        assert (len(server.requests), server.connections) == (2, 1)
 
 
 async def test_a_new_connection_that_is_closed_without_a_word_is_an_error() -> None:
@@ -246,7 +254,7 @@ async def test_a_used_connection_that_breaks_after_a_part_of_the_answer_is_an_er
     async with http_to([WHOLE], [WHOLE[:9], None]) as (http, server):
         await body_of(await http.request("POST", "/render", b"{}"))
         with pytest.raises(ConnectionBroke):
-            await http.request("POST", "/render", b"{}")
+            await http.request("POST", "/render", b"{}", is_repeatable=True)
         assert (len(server.requests), server.connections) == (2, 1)
 
 
