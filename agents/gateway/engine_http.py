@@ -307,9 +307,7 @@ class EngineHttp:
             given.setdefault("Authorization", f"Basic {b64encode(user.encode()).decode()}")
         self._head = "".join(f"{name}: {_header_value(value)}\r\n" for name, value in given.items())
 
-    async def request(
-        self, method: str, path: str, body: bytes | None, *, is_repeatable: bool = False
-    ) -> Response:
+    async def request(self, method: str, path: str, body: bytes | None, *, is_repeatable: bool = False) -> Response:
         """Send a request and return the response once its head has arrived.
 
         Args:

@@ -47,6 +47,7 @@ class TopicCommits:
         self._consumer = consumer
         self._on_deleted = deleted
         self._ids: dict[TopicPartition, str] = {}
+        self._known: dict[str, str] = {}  # ids by topic, assigned or not: a rebalance takes deleted topics away
         self._deleted: set[TopicPartition] = set()
         self._recreated: set[TopicPartition] = set()
         self._reported: set[tuple[str, str]] = set()
@@ -66,9 +67,12 @@ class TopicCommits:
         """Returns the commits for those of ``places`` whose topics exist; offset −1 if nothing was committed for the
         topic. Raises aiokafka's errors if Kafka does not answer.
         """
-        ids = await topic_ids(self._bootstrap, {place.topic for place in places})
+        ids = await topic_ids(self._bootstrap, {place.topic for place in places} | self._known.keys())
         committed = await committed_offsets(self._bootstrap, self._group, places)
         self._reads += 1
+        for topic in self._known.keys() - ids.keys():
+            await self._report_deleted(topic)
+        self._known |= ids
         found = {}
         for place in places:
             self._recreated.discard(place)
@@ -130,11 +134,14 @@ class TopicCommits:
 
     async def _set_deleted(self, place: TopicPartition) -> None:
         self._deleted.add(place)
-        name, topic_id = place.topic, self._ids.get(place, "")
-        if (name, topic_id) in self._reported:
+        await self._report_deleted(place.topic)
+
+    async def _report_deleted(self, topic: str) -> None:
+        topic_id = self._known.get(topic, "")
+        if (topic, topic_id) in self._reported:
             return
-        self._reported.add((name, topic_id))
+        self._reported.add((topic, topic_id))
         try:
-            await self._on_deleted(name, topic_id)
+            await self._on_deleted(topic, topic_id)
         except KafkaError as error:
-            log.warning("the alert about the deleted topic %s was not sent: %s", name, error)
+            log.warning("the alert about the deleted topic %s was not sent: %s", topic, error)
