@@ -30,6 +30,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _decode = msgspec.json.Decoder().decode
 
 
+class _Stream(web.StreamResponse):
+    """A response whose head leaves with its first bytes: a system call less for each answer."""
+
+    _send_headers_immediately = False  # aiohttp's own; were it gone, the head would only leave by itself
+
+
 class Outlet:
     """The connection to a client; see :class:`~headrace.agents.gateway.calls.Outlet`."""
 
@@ -41,8 +47,8 @@ class Outlet:
         """What was sent; ``None`` if nothing was."""
 
     async def start(self, headers: Mapping[str, str]) -> None:
-        """Send status and headers of a stream."""
-        stream = web.StreamResponse(headers={"Content-Type": EVENTS, "Cache-Control": "no-cache", **headers})
+        """Begin a stream: status and headers are sent with its first bytes."""
+        stream = _Stream(headers={"Content-Type": EVENTS, "Cache-Control": "no-cache", **headers})
         self.response = stream
         self._request[HAS_BEGUN] = True
         self._writer = await stream.prepare(self._request)
