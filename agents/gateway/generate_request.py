@@ -8,10 +8,11 @@ by the exact continuation (:mod:`headrace.agents.gateway.splice`), and asks for 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from headrace.agents.gateway.canonical import MAX_CHOICES
 from headrace.agents.gateway.rendered_ids import RenderedIds
 from headrace.agents.gateway.resolved_sampling import resolved_sampling
 from headrace.schemas.arrays import IntArray
@@ -26,6 +27,28 @@ API gives to a request without a limit."""
 
 NOT_PASSED_ON = frozenset({"request_id", "token_ids", "token_offsets", "sampling_params", "stream_options"})
 """Fields of an answer of render that a request to generate gets anew, or does not need."""
+
+
+class _Parameters(msgspec.Struct):
+    """The types of those sampling parameters that the gateway itself reads."""
+
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    logprobs: int | None = None
+
+
+class _ReasoningArguments(msgspec.Struct):
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class _Fields(msgspec.Struct):
+    """The types of those other fields that the gateway itself reads."""
+
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: _ReasoningArguments | None = None
+
 
 _decode = msgspec.json.Decoder().decode
 _decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[dict[str, msgspec.Raw]]).decode
@@ -118,11 +141,11 @@ def parse_rendered(body: bytes) -> tuple[RenderedRequest, ...]:
 
 def _rendered(answer: Mapping[str, msgspec.Raw]) -> RenderedRequest:
     prompt, sampling_params = RenderedIds(bytes(answer["token_ids"])), _decode(answer["sampling_params"])
-    if not isinstance(sampling_params, dict):
-        raise ValueError("it has no sampling_params")
+    msgspec.convert(sampling_params, _Parameters)
     fields = {name: _decode(value) for name, value in answer.items() if name not in NOT_PASSED_ON}
     if fields.get("features") is not None or fields.get("content_parts") is not None:
         raise NotRendered("the prompt contains images, sound or video, which the gateway cannot record")
+    msgspec.convert(fields, _Fields)
     return RenderedRequest(prompt, sampling_params, fields)
 
 
