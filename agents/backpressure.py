@@ -33,6 +33,7 @@ from aiokafka.errors import KafkaError
 
 from headrace.agents.open_groups import OpenGroups, concluded_by
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReplacedLog
 from headrace.schemas.kafka.expired import ExpiredRange, report_expired
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.model import Record
@@ -152,6 +153,7 @@ class Backpressure:
     async def _follow(self, following: "asyncio.Future[None]") -> None:
         try:
             async with open_consumer(self._bootstrap, on_expired=self._note_expired) as consumer:
+                consumer.on_replaced = self._note_replaced
                 await self._seek(consumer)
                 following.set_result(None)
                 while True:
@@ -177,12 +179,16 @@ class Backpressure:
         report_expired(f"back-pressure of {self._run}", expired)
         self._has_lost = True
 
+    def _note_replaced(self, log: ReplacedLog) -> None:
+        """The end of the former log may not have been read."""
+        self._has_lost = True
+
     async def _poll(self, consumer: AIOKafkaConsumer) -> None:
         polled = await consumer.getmany(timeout_ms=1_000)
         changed = self._has_lost and self._groups.conclude_all()
         if changed:
             LOG.warning(
-                "run %s: all open groups count as closed, because their ends may be among what expired", self._run
+                "run %s: all open groups count as closed, because their ends may be among what was deleted", self._run
             )
         self._has_lost = False
         for records in polled.values():

@@ -4,18 +4,28 @@ A process without its committed offset recovers it from its own output, or refus
 reported: counted, logged and raised as an alert (``schemas/kafka/expired.py`` has the rule for all readers).
 """
 
+import logging
 import time
 
-from headrace.schemas.kafka.expired import ExpiredRange, report_expired
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.consumer import ReplacedLog
+from headrace.schemas.kafka.expired import EXPIRED, ExpiredRange, report_expired
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import ALERTS
 from headrace.streams.alerts import alert_message
 from headrace.streams.raw import Outgoing
 
+logger = logging.getLogger(__name__)
+
 KIND = "records_expired"
 """Kind of the alert about deleted records."""
 TOPIC_DELETED = "topic_deleted"
 """Kind of the alert about a deleted topic."""
+TOPIC_RECREATED = "topic_recreated"
+"""Kind of the alert about a topic that was deleted and created again."""
+LOG_ENDS_EARLY = "log_ends_early"
+"""Kind of the alert about a log that ends before what was processed of it."""
 
 
 class LostOffsetError(OperatorError, RuntimeError):
@@ -58,6 +68,48 @@ def expired_alert(
         details=details,
     )
     return Outgoing(ALERTS, message, now_ms)
+
+
+def replaced_sentence(source: str, log: ReplacedLog, then: str, *, is_new_topic: bool) -> str:
+    """Returns what happened: ``log`` is not the one that ``source`` had processed up to ``log.position``.
+
+    ``then``: what ``source`` does now, and the remedy. ``is_new_topic``: whether the ids show that the topic was
+    deleted and created again. Else its broker lost records, or the former id is unknown.
+    """
+    (topic, partition), position, end = log
+    what = (
+        f"{topic}[{partition}] was deleted and created again, after {source} had processed it up to offset {position}"
+        if is_new_topic
+        else f"{topic}[{partition}] ends at {end}, but {source} had processed it up to offset {position}: its broker "
+        "lost records, or the topic was deleted and created again"
+    )
+    return f"{what}; {then}"
+
+
+def replaced_alert(source: str, log: ReplacedLog, topic_id: str, sentence: str, *, is_new_topic: bool) -> Outgoing:
+    """Returns an alert of ``source`` with ``sentence``, its :func:`replaced_sentence`, and logs it; offsets of the new
+    log are counted anew when they expire. ``topic_id``: present id of the topic; empty if it is unknown.
+    """
+    (topic, partition), position, end = log
+    EXPIRED.start_again(log.place)
+    logger.error("%s: %s", source, sentence)
+    now_ms = time.time_ns() // 1_000_000
+    message = alert_message(
+        TOPIC_RECREATED if is_new_topic else LOG_ENDS_EARLY,
+        sentence,
+        source=source,
+        subject=f"{topic}[{partition}]@{position}",
+        time_ms=now_ms,
+        about=(topic, partition, topic_id, position),
+        details={"topic": topic, "partition": partition, "committed": position, "end": end, "topic_id": topic_id},
+    )
+    return Outgoing(ALERTS, message, now_ms)
+
+
+async def publish(bootstrap: str, alert: Outgoing) -> None:
+    """Write ``alert`` outside of a transaction: its source ends without another commit."""
+    async with open_producer(bootstrap) as producer:
+        await (await send(producer, alert.topic, alert.message))
 
 
 def deleted_alert(source: str, topic: str, topic_id: str) -> Outgoing:

@@ -2,7 +2,7 @@
 
 Offsets are committed once the collector has accepted the spans. While the collector is unavailable the exporter waits;
 no other process waits for the exporter. A span that is exported twice has the same ids. If retention deletes records
-before they are read, they have no span: the exporter counts them, logs that and continues.
+before they are read, they have no span: the exporter counts them, logs that, commits the log start and continues.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from aiokafka import TopicPartition
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -22,6 +23,8 @@ from tenacity import retry, retry_if_result, wait_exponential_jitter
 
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReportingConsumer, known_position
+from headrace.schemas.kafka.expired import ExpiredRange, report_expired
 from headrace.schemas.kafka.read_back import read_back
 from headrace.schemas.kafka.reading import KafkaRecord
 from headrace.schemas.model import Record
@@ -68,24 +71,46 @@ async def run_traces(config: TracesConfig, *, stop: asyncio.Event, ready: Callab
     """Export until ``stop`` is set. ``ready`` is called once the consumer is started."""
     exporter = OTLPSpanExporter(endpoint=config.endpoint)
     known = TrajectorySpans(config.bootstrap, config.remember)
+    moved: set[TopicPartition] = set()
+
+    def note_expired(expired: ExpiredRange) -> None:
+        report_expired(config.group, expired)
+        moved.add(expired.place)
+
     async with open_consumer(
         config.bootstrap,
         TOPICS,
         group=config.group,
         group_instance_id=config.member,
         auto_offset_reset="earliest" if config.from_beginning else "latest",
+        on_expired=note_expired,
     ) as consumer:
+        consumer.on_replaced = lambda log: moved.add(log.place)
         ready()
         while not stop.is_set():
             batches = await consumer.getmany(timeout_ms=500, max_records=_POLL_RECORDS)
             records = [record for batch in batches.values() for record in batch]
             if not records:
+                await _commit_start(consumer, moved)
                 continue
             found = await _spans_of(records, known)
             if not await _exported(exporter, found, stop, config.retry_most_s):
                 return
             await consumer.commit()
     exporter.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry leaves it untyped
+
+
+async def _commit_start(consumer: ReportingConsumer, moved: set[TopicPartition]) -> None:
+    """Commit the positions of ``moved``, partitions that ``consumer`` reads from their log start after a loss that was
+    reported, so that a restart finds nothing to report; empties ``moved``. All that was read before is exported.
+    """
+    places, positions = moved & consumer.assignment(), dict[TopicPartition, int]()
+    moved.clear()
+    for place in places:
+        if (position := known_position(consumer, place)) is not None:
+            positions[place] = position
+    if positions:
+        await consumer.commit(positions)
 
 
 class TrajectorySpans:

@@ -5,19 +5,30 @@ aiokafka's own ``auto_offset_reset`` does the same silently; with ``latest`` it 
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from headrace.schemas.kafka.expired import Expired, ExpiredRange, expired_range, report_expired
+from headrace.schemas.kafka.expired import EXPIRED, Expired, ExpiredRange, expired_range, report_expired
 
 logger = logging.getLogger(__name__)
 
 _RESETS = ("earliest", "latest", "none")
+
+
+class ReplacedLog(NamedTuple):
+    """A log that ends before what was read of it: its topic was recreated, or its broker lost records."""
+
+    place: TopicPartition
+    """The partition."""
+    position: int
+    """The offset that was to be read next."""
+    end: int
+    """The log end offset."""
 
 
 class ReportingConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types here
@@ -38,6 +49,8 @@ class ReportingConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has
         self._reset = auto_offset_reset
         self.on_expired: Expired = on_expired or partial(report_expired, options.get("group_id") or "reader")
         """Called with offsets that have expired unread."""
+        self.on_replaced: Callable[[ReplacedLog], object] | None = None
+        """Called with partitions whose log ends before what was read; they are read again from their start."""
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -52,7 +65,7 @@ class ReportingConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has
             if self._reset == "none":
                 raise
             with _retried_by_the_next_call():
-                for expired in await read_on(self, error.args[0]):
+                for expired in await read_on(self, error.args[0], self.on_replaced):
                     self.on_expired(expired)
         except NoOffsetForPartitionError:
             if self._reset == "none":
@@ -97,12 +110,16 @@ async def start_at(consumer: AIOKafkaConsumer, reset: str) -> None:
             consumer.seek(place, offset)
 
 
-async def read_on(consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition, int]) -> list[ExpiredRange]:
+async def read_on(
+    consumer: AIOKafkaConsumer,
+    positions: Mapping[TopicPartition, int],
+    on_replaced: Callable[[ReplacedLog], object] | None = None,
+) -> list[ExpiredRange]:
     """Have ``consumer`` read on, at the log start, where the log does not have its ``positions``; return what has
     expired. Raises aiokafka's errors if the broker does not answer; it can then be called again.
 
     ``positions`` are those of an ``OffsetOutOfRangeError``. One behind the log end belongs to a log that was replaced
-    or lost its end: that is logged, and the partition is read from its start.
+    or lost its end: that is logged, ``on_replaced`` is called, and the partition is read from its start.
     """
     begins, ends = await consumer.beginning_offsets(list(positions)), await consumer.end_offsets(list(positions))
     found = []
@@ -113,6 +130,9 @@ async def read_on(consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition,
         if (expired := expired_range(place, position, begin)) is not None:
             found.append(expired)
         elif position > end:
+            EXPIRED.start_again(place)
+            if on_replaced is not None:
+                on_replaced(ReplacedLog(place, position, end))
             logger.error(
                 "%s[%d] ends at %d, and was read up to %d already: the topic was recreated, or its broker lost "
                 "records; the partition is read again from its start",

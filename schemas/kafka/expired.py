@@ -68,7 +68,8 @@ def expired_range(place: TopicPartition, position: int | None, begin: int) -> Ex
 
 
 class ExpiredCounts:
-    """The offsets that the readers of a process have lost. No offset is counted twice, however often it is found."""
+    """The offsets that the readers of a process have lost. No offset of a log is counted twice, however often it is
+    found."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, int]] = Counter()
@@ -84,6 +85,13 @@ class ExpiredCounts:
         self._counted_to[key] = expired.begin
         self._counts[key] += new
         return new
+
+    def start_again(self, place: TopicPartition) -> None:
+        """Note that the log of ``place`` was replaced or lost its end: its next offsets mean other records, and are
+        counted when they are lost.
+        """
+        for key in [key for key in self._counted_to if key[1:] == tuple(place)]:
+            del self._counted_to[key]
 
     @property
     def by_partition(self) -> Mapping[tuple[str, str, int], int]:

@@ -13,19 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.schemas.ids import uuid7
+from headrace.schemas.kafka.consumer import ReplacedLog
 from headrace.schemas.kafka.expired import expired_range
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.lost_offset import check_written_trajectories
+from headrace.streams.assembly.lost_offset import check_written_trajectories, replaced
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
 from headrace.streams.assembly.recovery import parse_commit_metadata
@@ -33,7 +36,7 @@ from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.tick import tick
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_dead_letters import were_committed
-from headrace.streams.lost_offset import LostOffsetError, expired_alert
+from headrace.streams.lost_offset import expired_alert
 from headrace.streams.raw import Outgoing, to_send
 from headrace.streams.reading.partition_reader import PartitionReader, open_reader
 from headrace.streams.reading.unreadable_batch import unreadable_batch
@@ -112,6 +115,7 @@ class PartitionRunner:
         self._reader: PartitionReader | None = None
         self._assembly: PartitionAssembly | None = None
         self._commits = _Commits()
+        self._topic_id = ""
         self._tick_offset = -1
         self._read_at = time.monotonic()
         self._committed_position = -1
@@ -205,10 +209,24 @@ class PartitionRunner:
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         expired = expired_range(self._source, assembly.position, begin)
         if expired is None:
+            await self._refuse_other_log(assembly.position, self._topic_id)
             return False
         assembly.warn(expired_alert(SOURCE, expired))
         assembly.position = begin
         return True
+
+    async def _refuse_other_log(self, position: int, read_from: str) -> None:
+        """Raise :class:`LostOffsetError`, after an alert, if the log is not the one that was read up to ``position``.
+
+        ``read_from``: id of the topic that was read; empty if it is unknown.
+        """
+        end = (await self._consumer.end_offsets([self._source]))[self._source]
+        ids = await topic_ids(self._config.bootstrap, [EVENTS.name])
+        self._topic_id = ids.get(EVENTS.name, "")
+        is_new = position > 0 and read_from not in ("", self._topic_id)
+        if is_new or position > end:
+            log = ReplacedLog(self._source, position, end)
+            raise await replaced(self._config.bootstrap, self._config.group, log, self._topic_id, is_new=is_new)
 
     async def _recover(self, producer: FencedProducer) -> PartitionAssembly:
         """The assembly as of the last commit, after the predecessor's transaction was ended in every partition.
@@ -228,14 +246,9 @@ class PartitionRunner:
         # An undecided alert is decided as the dead letters that it is about.
         await self._resolve(producer, [*letters, *await producer.places_of([ALERTS])], commit=stand)
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
-        end = (await self._consumer.end_offsets([self._source]))[self._source]
-        if commit.offset > end:
-            raise LostOffsetError(
-                f"{EVENTS.name}[{self._source.partition}] ends at {end}, and was taken up to {commit.offset} already: "
-                "the topic was recreated, or its broker lost records. With the assembler stopped, delete the group "
-                f"(kafka-consumer-groups.sh --bootstrap-server {config.bootstrap} --delete --group {config.group}), "
-                "and start it again: it reads from the beginning, and writes nothing twice"
-            )
+        await self._refuse_other_log(
+            max(commit.offset, checkpoint.next if checkpoint else 0), checkpoint.topic if checkpoint else ""
+        )
         # Without a commit this is the first start, or the broker has forgotten it: then all outputs must be known.
         place_lost = commit.offset < 0 and not config.shares_output
         first_output = checkpoint.output if checkpoint else 0 if place_lost else None
@@ -311,11 +324,10 @@ class PartitionRunner:
         for each, stored_at in zip(outgoing, await transaction.send_all(records), strict=True):
             offsets[each.topic].append(stored_at)
         offset, checkpoint = assembly.sent(offsets[TRAJECTORIES], offsets[DEAD_LETTERS])
+        metadata = msgspec.structs.replace(checkpoint, topic=self._topic_id).to_metadata()
         if tick is not None:
             (self._tick_offset,) = offsets[EVENTS]
-        await transaction.commit_offsets(
-            {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
-        )
+        await transaction.commit_offsets({self._source: OffsetAndMetadata(offset, metadata)}, self._config.group)
 
     async def _resolve(self, producer: FencedProducer, places: Iterable[TopicPartition], *, commit: bool) -> None:
         """End a predecessor's transaction in ``places``."""

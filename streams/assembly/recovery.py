@@ -3,7 +3,7 @@
 The committed offset of an ``events`` partition is the first record of the oldest open trajectory. The commit's metadata
 holds:
 
-    {"v": 1, "next": 7104, "log_ms": 1795260264512, "output": 331}
+    {"next": 7104, "log_ms": 1795260264512, "output": 331, "letters": 12, "topic": "Zk0dPQ2wT8mAlBZc8sJ6jg", "v": 1}
 
 A restart reads ``trajectories`` of the same partition from ``output``: the trajectories that the fold remembered as
 closed at the committed offset, and all that closed since, each with the input offsets between which it was open. Then
@@ -32,11 +32,13 @@ class CommitMetadata(msgspec.Struct, frozen=True):
     """Offset in the output partition of the oldest trajectory that a restart must know."""
     letters: int = -1
     """Offset after the last committed dead letter; −1 if that is unknown."""
+    topic: str = ""
+    """Id of the topic that was read; empty if it is unknown."""
     v: int = 1
     """Version of this format."""
 
     def to_metadata(self) -> str:
-        """Returns the text to commit; about 80 characters of the 4,096 that Kafka allows."""
+        """Returns the text to commit; about 120 characters of the 4,096 that Kafka allows."""
         return msgspec.json.encode(self).decode()
 
 

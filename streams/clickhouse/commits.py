@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, KafkaTimeoutError
 
+from headrace.schemas.kafka.expired import EXPIRED
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.kafka.waits import STOP_S, end_task
@@ -31,6 +32,10 @@ class Commit:
     """Next offset to write."""
     cut: int | None = None
     """End of the batch that starts there, if it is announced."""
+    first: int | None = None
+    """Where that batch began, if retention has deleted its first records; :attr:`CommitMetadata.first`."""
+    of_deleted: int | None = None
+    """Offset that was committed for a deleted topic of the same name."""
 
 
 class TopicCommits:
@@ -72,6 +77,9 @@ class TopicCommits:
         self._reads += 1
         for topic in self._known.keys() - ids.keys():
             await self._report_deleted(topic)
+        for place in places:
+            if self._known.get(place.topic) not in (None, ids.get(place.topic)):
+                EXPIRED.start_again(place)
         self._known |= ids
         found = {}
         for place in places:
@@ -83,10 +91,9 @@ class TopicCommits:
             offset, metadata = committed[place].offset, CommitMetadata.parse(committed[place].metadata or "")
             self._ids[place] = ids[place.topic]
             if metadata.topic_id in ("", ids[place.topic]):
-                found[place] = Commit(offset, metadata.cut)
+                found[place] = Commit(offset, metadata.cut, metadata.first)
             else:
-                log.error("%s[%d] was deleted and created again: it is read from its start", *place)
-                found[place] = Commit(-1)
+                found[place] = Commit(-1, of_deleted=offset)
         return found
 
     async def commit(self, commits: Mapping[TopicPartition, Commit]) -> None:
@@ -94,7 +101,7 @@ class TopicCommits:
         if a partition was reassigned.
         """
         while left := {
-            place: (commit.offset, str(CommitMetadata(self._ids[place], commit.cut)))
+            place: (commit.offset, str(CommitMetadata(self._ids[place], commit.cut, commit.first)))
             for place, commit in commits.items()
             if place not in self._deleted
         }:

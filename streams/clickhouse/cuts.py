@@ -10,7 +10,8 @@ batch must be cut at the same offsets when it is read again. Two rules ensure th
 
 If a process inserts although its partition has been reassigned, it repeats a batch that the new owner cuts identically:
 both use the same announced cut, and the second insert is dropped. If retention has deleted the first records of an
-announced batch, it is repeated without them, under the same token. The tables' ReplacingMergeTree is an additional
+announced batch, it is repeated without them, under the same token: the log start is committed then, and the metadata
+says where the batch began. The tables' ReplacingMergeTree is an additional
 safeguard.
 
 A topic that is deleted and created again starts at offset 0, and the group's commits remain. So tokens and commits name
@@ -52,17 +53,22 @@ class CommitMetadata(NamedTuple):
     """Id of the topic that was read; empty if it is unknown."""
     cut: int | None = None
     """End of the batch that starts at the committed offset; ``None`` if it was not announced."""
+    first: int | None = None
+    """Offset at which the announced batch began, before retention deleted its first records; ``None``: at the committed
+    offset. The batch's token contains it."""
 
     @classmethod
     def parse(cls, text: str) -> "CommitMetadata":
         """Parse metadata; what is missing or something else stays empty."""
         fields = dict(word.partition("=")[::2] for word in text.split(" "))
-        cut = fields.get("cut", "")
-        return cls(fields.get("topic", ""), int(cut) if cut.isdecimal() else None)
+        cut, first = (int(text) if (text := fields.get(name, "")).isdecimal() else None for name in ("cut", "first"))
+        return cls(fields.get("topic", ""), cut, first)
 
     def __str__(self) -> str:
-        """``topic=Zk0dPQ2wT8mAlBZc8sJ6jg cut=812``."""
-        return f"topic={self.topic_id}" + ("" if self.cut is None else f" cut={self.cut}")
+        """``topic=Zk0dPQ2wT8mAlBZc8sJ6jg cut=812``, and ``first=790`` if the batch began there."""
+        numbers = {"cut": self.cut, "first": self.first}
+        words = [f"{name}={number}" for name, number in numbers.items() if number is not None]
+        return " ".join([f"topic={self.topic_id}", *words])
 
 
 def resumed_cut(cut: int | None, committed: int, begin: int, end: int) -> int | None:

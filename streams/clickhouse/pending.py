@@ -52,6 +52,8 @@ class TakenBatch:
     """The records after the chunks, not converted yet."""
     size: int
     """Bytes of chunks and records."""
+    is_announced: bool = False
+    """Whether its end is committed as metadata already."""
 
     def rows(self) -> RowBatch:
         """Returns the whole batch, converted, and releases chunks and records. Takes about 5 µs per record."""
@@ -153,7 +155,9 @@ class Pending:
         chunks = [chunk for chunk in self._chunks if chunk.end <= end]
         records = [record for record in self._records if record.offset < end]
         columns = sum(chunk.size for chunk in chunks)
-        taken = TakenBatch(self.first, end, chunks, records, columns + _bytes_of(records))
+        taken = TakenBatch(
+            self.first, end, chunks, records, columns + _bytes_of(records), is_announced=self.announced == end
+        )
         self._chunks = self._chunks[len(chunks) :]
         self._columns_size -= columns
         self._drop(len(records))

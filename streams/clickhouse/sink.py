@@ -36,7 +36,6 @@ from aiokafka.errors import (
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
-from headrace.schemas.kafka.expired import expired_range
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.waits import stopped_within
@@ -49,12 +48,13 @@ from headrace.streams.clickhouse.cuts import deduplication_token, halves, resume
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused, Stopped
 from headrace.streams.clickhouse.event_rows import LAG as NATIVE_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
+from headrace.streams.clickhouse.losses import loss_alert
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, TakenBatch
 from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
 from headrace.streams.clickhouse.unstored import SOURCE, originals_of, unstored_alert
 from headrace.streams.dead_letters.build import dead_letter_message
 from headrace.streams.lag import ConsumerLag, LagMeter
-from headrace.streams.lost_offset import deleted_alert, expired_alert
+from headrace.streams.lost_offset import deleted_alert
 from headrace.streams.native.available import NOT_BUILT, SPEEDUPS
 
 log = logging.getLogger(__name__)
@@ -268,23 +268,23 @@ class _Sink:
             commits = await self._commits.read(places)
             begins = await self._consumer.beginning_offsets(list(commits))
             ends = await self._consumer.end_offsets(list(commits))
+            reported: dict[TopicPartition, Commit] = {}
             for place, commit in commits.items():
                 # Without a commit the offset is −1. A commit outside of the log starts at the log start.
                 at, begin, end = commit.offset, begins[place], ends[place]
                 announced = resumed_cut(commit.cut, at, begin, end)
-                if (expired := expired_range(place, at, begin)) is not None:
-                    alert = expired_alert(SOURCE, expired, announced=commit.cut)
+                if announced is not None:
+                    first = at if commit.first is None else commit.first
+                else:
+                    first = at if begin <= at <= end else begin
+                if (alert := loss_alert(place, commit, begin, end, self._commits.topic_id(place))) is not None:
                     await (await send(self._producer, ALERTS, alert.message))
-                elif at > end:
-                    log.error(
-                        "%s[%d] ends at %d, and was written up to %d already: the topic was recreated, or its broker "
-                        "lost records; the partition is read again from its start",
-                        *place, end, at,
-                    )  # fmt: skip
-                first = at if announced is not None or begin <= at <= end else begin
+                    reported[place] = Commit(begin, announced, first if first < begin else None)
                 self._pending[place] = Pending(first, self._config.batch_records, announced)
+            if reported:  # with the log start committed, the next start finds nothing to report
+                await self._commits.commit(reported)
             await self._assigned.start({place: max(self._pending[place].first, begins[place]) for place in commits})
-        except _NOT_STARTED as error:
+        except (*_NOT_STARTED, *_LOST_PARTITION) as error:
             log.info("partitions were not started, trying again: %s", error)
             return False
         return True
@@ -300,7 +300,8 @@ class _Sink:
         """Announce the cuts, insert the batches, commit. If a partition was reassigned meanwhile, reload all."""
         begun = monotonic()
         try:
-            await self._commits.commit({place: Commit(batch.first, batch.end) for place, batch in batches.items()})
+            new = {place: batch for place, batch in batches.items() if not batch.is_announced}
+            await self._commits.commit({place: Commit(batch.first, batch.end) for place, batch in new.items()})
             async with asyncio.TaskGroup() as writers:
                 # The smallest first: training records are visible before the events of the same second.
                 for place, batch in sorted(batches.items(), key=lambda each: each[1].end - each[1].first):

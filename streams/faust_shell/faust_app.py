@@ -26,7 +26,7 @@ from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
 from headrace.schemas.kafka.clients import open_admin
-from headrace.schemas.kafka.consumer import known_position, read_on, start_at
+from headrace.schemas.kafka.consumer import ReplacedLog, known_position, read_on, start_at
 from headrace.schemas.kafka.expired import ExpiredRange
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
@@ -97,7 +97,8 @@ class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
             if isinstance(error, NoOffsetForPartitionError):
                 await start_at(consumer, "earliest")
             else:
-                cast("_App", self.app).expired.extend(await read_on(consumer, error.args[0]))
+                app = cast("_App", self.app)
+                app.expired.extend(await read_on(consumer, error.args[0], app.replaced.append))
         except (KafkaError, IllegalStateError) as failed:  # also if the partition was reassigned
             logger.info("a partition's position is not known yet: %r", failed)
 
@@ -169,6 +170,10 @@ class _App(faust.App):
     def expired(self) -> deque[ExpiredRange]:
         return deque()
 
+    @cached_property
+    def replaced(self) -> deque[ReplacedLog]:
+        return deque()
+
 
 def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str | None = None) -> faust.App:
     """Returns an app with the consumer group ``name`` on ``bootstrap`` (Kafka brokers, ``host:port``, comma-separated).
@@ -232,6 +237,12 @@ def take_expired(app: faust.App) -> list[ExpiredRange]:
     """Returns what the client of ``app`` has skipped since the last call, because retention had deleted it."""
     expired = cast("_App", app).expired
     return [expired.popleft() for _ in range(len(expired))]
+
+
+def take_replaced(app: faust.App) -> list[ReplacedLog]:
+    """Returns the logs that the client of ``app`` has found since the last call to end before what it had read."""
+    replaced = cast("_App", app).replaced
+    return [replaced.popleft() for _ in range(len(replaced))]
 
 
 def lists_of(app: faust.App, topic: Topic) -> faust.TopicT:

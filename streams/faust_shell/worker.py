@@ -22,7 +22,7 @@ import faust
 from headrace.schemas.kafka.waits import end_task
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, Topic
 from headrace.streams.faust_shell.continuity import Continuity
-from headrace.streams.faust_shell.faust_app import assigned_by_group, batches, lists_of, take_expired
+from headrace.streams.faust_shell.faust_app import assigned_by_group, batches, lists_of, take_expired, take_replaced
 from headrace.streams.faust_shell.outage import END_S, Outages
 from headrace.streams.raw import LogRecord
 from headrace.streams.runtime.owned_partition import (
@@ -139,7 +139,7 @@ class ProcessorWorker(Generic[R]):
         await self._acquire()
         if generation != self._app.consumer_generation_id:
             return  # read before a rebalance: they belong to the new owners of their partitions
-        self._note_expired()
+        await self._note_losses()
         records: list[LogRecord] = []
         for record in batch:
             # Not the next: the previous owner committed it after Faust had read the committed offset.
@@ -159,14 +159,19 @@ class ProcessorWorker(Generic[R]):
 
     async def _advance(self) -> None:
         await self._acquire()
-        self._note_expired()
+        await self._note_losses()
         for owned in self._owned.values():
             await owned.commit_alerts()
         waiting = {number: operator for number, operator in self._runtime.operators.items() if operator.waits}
         await self._runtime.advance(await self._clock.passed_ms(waiting, self))
 
-    def _note_expired(self) -> None:
-        """Have alerts raised about records that retention deleted before Faust's client read them."""
+    async def _note_losses(self) -> None:
+        """Have alerts raised about records that retention deleted before Faust's client read them. Raises
+        ``LostOffsetError`` if it found a log replaced: it, and Faust, would drop records up to its position.
+        """
+        for log in take_replaced(self._app):
+            if (owned := self._owned.get(log.place.partition)) is not None:
+                await owned.refuse(log)
         for expired in take_expired(self._app):
             if (owned := self._owned.get(expired.place.partition)) is not None:
                 owned.note_expired(expired)

@@ -20,24 +20,27 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import Never, Self
 
 from aiokafka import TopicPartition
 from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReplacedLog
 from headrace.schemas.kafka.expired import ExpiredRange, expired_range
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
 from headrace.schemas.kafka.sending import OutgoingRecord
 from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
-from headrace.streams.lost_offset import LostOffsetError, expired_alert
+from headrace.streams.lost_offset import LostOffsetError, expired_alert, publish
 from headrace.streams.raw import Outgoing, to_send
+from headrace.streams.runtime.replaced_logs import is_new_topic, refusal, replaced_logs
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,10 @@ STATE_BYTES = 1024 * 1024
 """Largest record of a state topic. State is bounded far below; a larger record would fail every commit."""
 
 _COMMITTED = b"\0settled"
-"""Key of the record that every transaction writes to the state."""
+"""Key of the record that every transaction writes to the state: the committed offset of each source."""
+_TOPIC_IDS = "topic_ids"
+"""Field of that record: the id of each source, since the offsets of a recreated topic mean other records. No topic has
+this name."""
 
 
 class OwnerChanged(RuntimeError):
@@ -98,6 +104,7 @@ class OwnedPartition:
         self._alerts: list[Outgoing] = []
         self._reported_to: dict[str, int] = {}
         self._expired_to: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._producer: FencedProducer
 
     @classmethod
@@ -146,7 +153,8 @@ class OwnedPartition:
         name, partition = self._state
         records = [to_send(each) for each in (*self._alerts, *outgoing)]
         records += [OutgoingRecord(name, key, value, partition=partition) for key, value in state.items()]
-        records.append(OutgoingRecord(name, _COMMITTED, json.dumps(committed).encode(), partition=partition))
+        progress = json.dumps(committed | {_TOPIC_IDS: self._topic_ids}).encode()
+        records.append(OutgoingRecord(name, _COMMITTED, progress, partition=partition))
         state_end = (await transaction.send_all(records))[-1] + 1
         if committed:
             await transaction.commit_offsets(
@@ -206,15 +214,51 @@ class OwnedPartition:
                 if record.value is not None:
                     self.state[record.key] = record
             committed = self.state.pop(_COMMITTED, None)
-            stored = committed.value if committed is not None else None
-            self._restore_offsets(json.loads(stored or b"null"), bool(self.state) or committed is not None)
-            begins = await reader.beginning_offsets(sources)
+            stored = json.loads((committed.value if committed is not None else None) or b"null")
+            read_from = stored.pop(_TOPIC_IDS, {}) if stored is not None else {}
+            self._restore_offsets(stored, bool(self.state) or committed is not None)
+            begins, ends = await reader.beginning_offsets(sources), await reader.end_offsets(sources)
+        by_hand = {each.topic for each, commit in commits.items() if commit.offset >= 0 and not commit.metadata}
+        self._topic_ids = await topic_ids(config.bootstrap, [topic.name for topic in config.sources])
+        # An offset that a person has set stands.
+        read_from = {topic: its_id for topic, its_id in read_from.items() if topic not in by_hand}
+        if logs := replaced_logs(self.offsets, ends, read_from, self._topic_ids):
+            await self._refuse(logs, read_from)
         for source in sources:
             self.note_expired(expired_range(source, self.offsets.get(source.topic), begins[source]))
         logger.info(
             "%s continues at %s with %d entries of state (%.1f s)",
             self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
+
+    async def refuse(self, log: ReplacedLog) -> Never:
+        """Raise :class:`LostOffsetError`, as an acquisition would: the client has found that ``log``, of a source, ends
+        before what it has read.
+        """
+        topic, read_from = log.place.topic, self._topic_ids
+        self._topic_ids = read_from | await topic_ids(self._ownership.bootstrap, [topic])
+        await self._refuse([log._replace(position=self.offsets.get(topic, log.position))], read_from)
+
+    async def _refuse(self, logs: Iterable[ReplacedLog], read_from: Mapping[str, str]) -> Never:
+        """Raise :class:`LostOffsetError`, with alerts. Of a recreated topic the start is committed, for the next owner.
+        ``read_from``: the ids of the topics that the committed offsets belong to, as far as they are known.
+        """
+        config = self._ownership
+        sentences, alerts, offsets = [], [], dict[str, int]()
+        for log in logs:
+            topic = log.place.topic
+            is_new = is_new_topic(topic, read_from, self._topic_ids)
+            topic_id = self._topic_ids.get(topic, "")
+            sentence, alert = refusal(config.bootstrap, config.group, log, topic_id, is_new=is_new)
+            sentences.append(sentence)
+            if is_new:
+                alerts.append(alert)
+                offsets[topic] = 0
+            else:
+                await publish(config.bootstrap, alert)
+        if offsets:
+            await self.commit(offsets, {}, alerts)
+        raise LostOffsetError("; ".join(sentences))
 
     def _restore_offsets(self, committed: dict[str, int] | None, has_state: bool) -> None:
         """If the broker has expired committed offsets (``offsets.retention.minutes``), continue at the offsets in the

@@ -17,6 +17,7 @@ from headrace.schemas.topics import BUDGET, REJECTED, STEPS, Topic
 from headrace.schemas.wire import record_message
 from tests.agents.test_open_groups import granting, rejection_of, step_of
 from tests.expired import delete_before
+from tests.streams.clickhouse.test_deleted_topics import recreate
 
 pytestmark = pytest.mark.kafka
 
@@ -100,6 +101,20 @@ async def test_conclusions_that_expire_unread_close_all_groups(kafka: str, caplo
         assert backpressure.open_groups == 1
     assert "back-pressure of r: rejected[" in caplog.text
     assert "all open groups count as closed" in caplog.text
+
+
+async def test_a_topic_that_is_created_again_closes_all_groups(kafka: str) -> None:
+    """Conclusions at the end of the deleted topic may not have been read."""
+    async with Backpressure(kafka, run="r", limit=9) as backpressure:
+        for number in range(3):
+            await backpressure.begin([f"n{number}"])
+        await write(kafka, REJECTED, rejection_of("n0"))
+        async with asyncio.timeout(60):
+            while backpressure.open_groups == 3:  # noqa: ASYNC110 - concluded by another task
+                await asyncio.sleep(0.1)
+            await recreate(kafka, REJECTED)
+            while backpressure.open_groups:  # noqa: ASYNC110 - concluded by another task
+                await asyncio.sleep(0.1)
 
 
 async def test_an_unreadable_record_is_skipped(kafka: str) -> None:

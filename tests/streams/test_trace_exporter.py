@@ -148,6 +148,33 @@ async def test_records_that_expire_before_they_are_read_are_counted_and_the_rest
     assert caplog.text.count(f"{group}: trajectories[3] starts at") == 2
 
 
+@pytest.mark.parametrize("is_beyond", [False, True])
+async def test_a_restart_reports_no_loss_again_although_no_record_arrives(
+    kafka: str, caplog: pytest.LogCaptureFixture, is_beyond: bool
+) -> None:
+    """Records expired, or the log ends before the committed offset, as after its topic was recreated."""
+    place, group = TopicPartition(REWARDS.name, 1), f"traces-restarted-{is_beyond}"
+    async with open_producer(kafka) as producer:
+        ends = [(await (await producer.send(place.topic, b"x", partition=1))).offset + 1 for _ in range(5)]
+    await delete_before(kafka, place, ends[-1])
+    async with open_consumer(kafka, group=group) as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: 10**6 if is_beyond else ends[0]})
+    for _ in range(2):
+        stop = asyncio.Event()
+        config = TracesConfig(kafka, "http://127.0.0.1:1/v1/traces", group=group)
+        exporting = asyncio.create_task(run_traces(config, stop=stop, ready=lambda: None))
+        async with asyncio.timeout(20):
+            while (await committed_offsets(kafka, group, [place]))[place].offset != ends[-1]:
+                await asyncio.sleep(0.1)
+                assert not exporting.done(), exporting
+        await asyncio.sleep(1)
+        stop.set()
+        await exporting
+    sentence = "rewards[1] ends at" if is_beyond else f"{group}: rewards[1] starts at"
+    assert caplog.text.count(sentence) == 1
+
+
 async def test_unreadable_records_are_skipped(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
     traced = attempt("after").model_copy(update={"traceparent": AGENT})
     with collecting() as collector:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.consumer import ReplacedLog, ReportingConsumer
 from headrace.schemas.kafka.expired import ExpiredRange, expired_range, report_expired, skip_expired
 from headrace.schemas.kafka.read_back import FETCH_WAIT_MS, Place, read_back, read_places, read_range
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
@@ -93,6 +93,7 @@ class Intake:
         self._next: dict[int, int] = {}
         self._arrived: deque[TrainingRecord] = deque()
         groups.on_expired = self._note_lost
+        groups.on_replaced = self._note_replaced
 
     async def start(self, offsets: Mapping[int, int]) -> None:
         """Start at ``offsets``: partition → first offset that has not been processed (absent: the first of the log).
@@ -150,6 +151,10 @@ class Intake:
             last = Reference(partition=partition, offset=unread.begin - 1)
             self._arrived.append(TrainingRecord(last, None, lost=unread.offsets))
             self._next[partition] = unread.begin
+
+    def _note_replaced(self, log: ReplacedLog) -> None:
+        """The partition is read from its start: whatever expires of the new log is lost."""
+        self._next[log.place.partition] = 0
 
     async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
         """Returns groups that arrived before, by place, without those that have expired."""

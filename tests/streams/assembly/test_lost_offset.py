@@ -13,6 +13,7 @@ from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka.admin import AdminClient
 
 from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
+from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.trajectory import Trajectory
@@ -23,11 +24,12 @@ from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.lost_offset import check_written_trajectories
 from headrace.streams.assembly.trajectory_record import SOURCE
-from headrace.streams.lost_offset import LostOffsetError
+from headrace.streams.lost_offset import LOG_ENDS_EARLY, TOPIC_RECREATED, LostOffsetError
 from headrace.streams.raw import LogRecord, StoredRecord
 from headrace.streams.reading.partition_reader import PartitionReader, start_reader
 from tests.expired import delete_before, expired_alerts
 from tests.streams.builders import session
+from tests.streams.clickhouse.test_deleted_topics import recreate
 
 PARTITION = 2
 PLACE = TopicPartition(EVENTS.name, PARTITION)
@@ -200,10 +202,48 @@ async def test_records_that_expire_while_the_assembler_runs_raise_an_alert_and_o
     assert len(session("unread", "ask")) <= lost[3] <= len(session("unread", "ask")) + 2, "and a tick or two"
 
 
+async def replaced_alerts(bootstrap: str) -> list[tuple[str, int]]:
+    """Kind and committed offset of each record with an alert about another log."""
+    payloads = [decode(record.headers, record.value)[1] async for record in read_to_end(bootstrap, ALERTS)]
+    found = [each for each in payloads if isinstance(each, Alert) and each.source == SOURCE]
+    return [(each.kind, each.details["committed"]) for each in found if each.kind in (TOPIC_RECREATED, LOG_ENDS_EARLY)]
+
+
+async def commit_place(bootstrap: str, group: str, offset: int, metadata: str = "") -> None:
+    async with open_producer(bootstrap, transactional_id="place") as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(offset, metadata)}, group)
+
+
 @pytest.mark.kafka
 async def test_an_offset_beyond_the_end_of_the_log_is_refused_with_the_fix(kafka: str) -> None:
-    async with open_producer(kafka, transactional_id="place") as producer, producer.transaction():
-        await producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(10**9, "")}, "assemble")
+    await commit_place(kafka, "assemble", 10**9)
     with pytest.raises(LostOffsetError, match=r"--delete --group assemble"):
         async with assembling(kafka) as task:
             await task
+    assert await replaced_alerts(kafka) == [(LOG_ENDS_EARLY, 10**9)]
+
+
+@pytest.mark.kafka
+async def test_a_commit_for_a_deleted_topic_is_refused_although_the_new_one_is_longer(kafka: str) -> None:
+    """The broker may keep the commits of a deleted topic. Without them the assembler reads from the beginning."""
+    group = "of-a-deleted-topic"
+    await recreate(kafka, EVENTS)
+    async with assembling(kafka, group=group):
+        await produce(kafka, session("in-the-old", "ask"))
+        await until_written(kafka, {"in-the-old"})
+    ((_, commit),) = (await committed_offsets(kafka, group, [PLACE])).items()
+    assert commit.offset > 0
+    await recreate(kafka, EVENTS)
+    for number in range(5):
+        await produce(kafka, session(f"in-the-new-{number}", "ask"))
+    before = await replaced_alerts(kafka)
+    await commit_place(kafka, group, commit.offset, commit.metadata)
+    with pytest.raises(LostOffsetError, match=rf"was deleted and created again.*--delete --group {group}"):
+        async with assembling(kafka, group=group) as task:
+            await task
+    assert [kind for kind, _ in (await replaced_alerts(kafka))[len(before) :]] == [TOPIC_RECREATED]
+
+    await forget_offsets(kafka, group)
+    async with assembling(kafka, group=group):
+        await until_written(kafka, {f"in-the-new-{number}" for number in range(5)})
+    assert (await written(kafka))["in-the-old"] == 1

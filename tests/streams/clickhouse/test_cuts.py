@@ -44,13 +44,14 @@ def test_a_restart_that_reads_more_cuts_the_same_batch(first: int, grown: int, m
 
 @given(topic_id=st.from_regex(r"[A-Za-z0-9_=-]*", fullmatch=True), cut=st.none() | offsets)
 def test_metadata_is_parsed_as_it_was_written(topic_id: str, cut: int | None) -> None:
-    assert CommitMetadata.parse(str(CommitMetadata(topic_id, cut))) == (topic_id, cut)
+    for first in (None, 0, 790):
+        assert CommitMetadata.parse(str(CommitMetadata(topic_id, cut, first))) == (topic_id, cut, first)
 
 
 def test_other_metadata_announces_nothing() -> None:
-    assert CommitMetadata.parse("cut=812") == ("", 812), "of an older release"
+    assert CommitMetadata.parse("cut=812") == ("", 812, None), "of an older release"
     for text in ("", "cut=", "cut=-3", '{"next": 3}'):
-        assert CommitMetadata.parse(text) == ("", None)
+        assert CommitMetadata.parse(text) == ("", None, None)
 
 
 def test_a_token_names_topic_partition_offsets_and_table() -> None:

@@ -33,7 +33,12 @@ pytestmark = pytest.mark.kafka
 
 
 async def ownership(kafka: str, name: str) -> Ownership:
+    """A processor of `rewards`, which holds more records than a test commits."""
     state = await create_state_topic(kafka, f"{name}-state", partitions=REWARDS.partitions, about="State of a test.")
+    async with open_producer(kafka) as producer:
+        for partition in (0, 1, 2):
+            for sent in [await producer.send(REWARDS.name, b"x", partition=partition) for _ in range(20)]:
+                await sent
     return Ownership(kafka, name, (REWARDS,), state, (REJECTED,))
 
 

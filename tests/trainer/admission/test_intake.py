@@ -147,3 +147,24 @@ async def test_records_deleted_before_they_were_read_are_reported_at_a_start_and
     async with open_intake(kafka, run="gone", window=1000) as intake:
         await intake.start({})
         assert not any(each.lost for each in await until(intake, "gone/j"))  # no trainer was due to read them
+
+
+@pytest.mark.kafka
+async def test_what_expires_of_a_log_that_was_replaced_is_reported(kafka):
+    """The trainer's position lies behind the log end, as after the topic was recreated."""
+    await feed_groups(kafka, ["a"], run="replaced", partition=1)
+    async with open_intake(kafka, run="replaced", window=10, patience_s=0.1) as intake:
+        place = TopicPartition(TRAINING.name, 1)
+        end = (await intake._groups.end_offsets([place]))[place]
+        await delete_before(kafka, 1, end)
+        await intake.start({1: 10**6})
+        while await intake._groups.position(place) != end:
+            await intake.next_arrivals(100, timeout_s=0.2)
+        reading = intake._groups.assignment()
+        intake._groups.pause(*reading)  # else the client fetches them before they are deleted
+        await feed_groups(kafka, list("bcde"), run="replaced", partition=1)
+        await delete_before(kafka, 1, end + 2)
+        intake._groups.resume(*reading)
+        lost, *found = await until(intake, "replaced/e")
+        assert (lost.reference, lost.lost) == (Reference(partition=1, offset=end + 1), 2)
+        assert found[-1].group.group_id == "replaced/e"
