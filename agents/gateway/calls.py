@@ -169,11 +169,14 @@ class Calls:
         """Deliver the answer that a retry asks for again; ``None`` if its call was in flight, and has failed."""
         repeated = plan.decision.replay
         assert repeated is not None
-        if (running := self._in_flight.get(repeated)) is not None:
+        nodes, running = self._capture.replayed(plan), self._in_flight.get(repeated)
+        if (
+            not nodes and running is not None
+        ):  # else it has its answer, and may only wait for a client that reads nothing
             await running.wait()
-        nodes = self._capture.replayed(plan)
-        if not nodes and running is not None:
-            return None
+            nodes = self._capture.replayed(plan)
+            if not nodes:
+                return None
         if not nodes:
             raise refused(ErrorKind.UNAVAILABLE, "the answer is not known any more: send it again", retry_after_s=1.0)
         self._metrics.began(call.api, plan.decision.outcome)
