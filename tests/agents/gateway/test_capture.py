@@ -314,6 +314,19 @@ def test_every_event_can_be_sent(gateway: Gateway) -> None:
         assert encode(event.fact, key=event.trajectory_id, envelope=envelope).value
 
 
+@pytest.mark.parametrize("name", ["bash\n", "b" * 600, "\x00", " "])
+def test_a_conversation_goes_on_after_a_call_of_a_tool_of_any_name(gateway: Gateway, name: str) -> None:
+    client = ChatClient(gateway, url="s1").say("Do it.")
+    reply = client.ask("", calls=[("bash", {"command": "a"}), (name, {"command": "b"})])
+    client.keep(reply)
+    client.result(reply, "one")
+    client.result(reply, "there is no such tool", position=1)
+    assert client.ask("I see.").outcome is Outcome.CONTINUATION
+    returned = [fact for fact in gateway.facts() if isinstance(fact, ToolReturned)]
+    assert [fact.tool for fact in returned] == ["bash", name[:512]]
+    assert gateway.assert_exact() == 1
+
+
 def test_the_assembler_makes_one_segment_of_a_conversation_that_grows(gateway: Gateway) -> None:
     client = agent(gateway)
     for number in range(4):
