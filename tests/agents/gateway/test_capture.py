@@ -270,6 +270,17 @@ def test_a_session_with_a_call_in_flight_is_not_the_first_to_be_ended() -> None:
     assert gateway.types(gateway.finish(busy, "hello").trajectory) == ["trajectory.started", "model.called"]
 
 
+def test_no_call_in_flight_loses_its_session_to_others() -> None:
+    gateway = Gateway(max_sessions=2)
+    slow = [gateway.begin(Api.CHAT, agent(gateway, name).body(), url=name) for name in ("s1", "s2", "s3")]
+    for plan in slow:
+        assert [type(event.fact) for event in gateway.finish(plan, "late").events][-1] is ModelCalled
+    assert len(gateway.calls()) == len(slow)
+    assert gateway.core.is_open("acme", "s1")
+    agent(gateway, "s4").ask("hello")
+    assert not gateway.core.is_open("acme", "s1")
+
+
 def test_a_session_that_answered_late_does_not_hide_an_idle_one(gateway: Gateway) -> None:
     slow = gateway.begin(Api.CHAT, agent(gateway, "s1").body(), url="s1")
     idle = agent(gateway, "s2").ask("hello")
