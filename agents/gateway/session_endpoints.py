@@ -85,7 +85,10 @@ class SessionEndpoints:
         ]
 
     async def _open(self, request: web.Request) -> web.StreamResponse:
-        tenant = self._access(request).tenant
+        access = self._access(request)
+        tenant = access.tenant
+        if access.grant is not None:  # it would outlive its own end, and what its session says about training
+            raise refused(ErrorKind.PERMISSION, "a session's key opens no other session: use a key of the gateway")
         body, size = await json_body(request)
         admit(self._limiter, tenant.name, size)
         asked: SessionRequest = read_request(SessionRequest, body)
