@@ -209,7 +209,8 @@ class Calls:
                 answer_id, signature = mint(Kind.MESSAGE), mint(Kind.SIGNATURE)
             case Api.RESPONSES:
                 answer_id = mint(Kind.RESPONSE)
-                if "reasoning.encrypted_content" in (call.body.get("include") or ()):
+                included = call.body.get("include")
+                if isinstance(included, list) and "reasoning.encrypted_content" in included:
                     encrypted = mint(Kind.ENCRYPTED)
         meta = AnswerMeta(answer_id, now_ms // 1000, plan.request.model, prompt_tokens, signature, encrypted)
         try:

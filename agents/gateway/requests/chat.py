@@ -122,4 +122,6 @@ def _call(call: dict[str, Any], at: str) -> Call:
         return Call(call_id, tool_name(custom.get("name"), f"{at}.custom.name"), text, is_json=False, raw=text)
     function = record(call.get("function"), f"{at}.function")
     arguments = function.get("arguments")
-    return call_of(call_id, tool_name(function.get("name"), f"{at}.function.name"), arguments, f"{at}.function.arguments")
+    return call_of(
+        call_id, tool_name(function.get("name"), f"{at}.function.name"), arguments, f"{at}.function.arguments"
+    )
