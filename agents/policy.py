@@ -101,7 +101,7 @@ class PolicyClient:
 
         The completion contains the parameters in effect; the default temperature is 1. The request contains every
         parameter, so that no default of the server or of the model's ``generation_config.json`` applies. If it matters
-        which log-probabilities the engine reports, one extra request determines it once (:meth:`logprobs_mode`).
+        which log-probabilities the engine reports, an extra request a minute determines it (:meth:`logprobs_mode`).
 
         Connection errors, timeouts and server errors are retried for ``retry_for_s`` seconds. Raises
         :class:`PolicyError` if they persist, if the request is refused (a context that is too long, an unknown model)
@@ -118,10 +118,12 @@ class PolicyClient:
         )
         mode = await self._probe.mode_for(resolved, token_ids, self._sampler(token_ids))
         completion = await self._request(token_ids, _sampling_params(resolved, stop_token_ids))
+        # It costs nothing unless the engine could not be reached meanwhile.
+        mode = await self._probe.mode_for(resolved, token_ids, self._sampler(token_ids))
         return replace(completion, sampling=resolved.model_copy(update={"logprobs": mode}))
 
     async def logprobs_mode(self, token_ids: Sequence[int]) -> LogprobsOf:
-        """Return which log-probabilities the engine reports; determined once, by sampling a token after ``token_ids``
+        """Return which log-probabilities the engine reports; determined by sampling a token after ``token_ids``
         (:mod:`headrace.agents.logprobs_mode`)."""
         return await self._probe.mode(token_ids, self._sampler(token_ids))
 
@@ -150,12 +152,14 @@ class PolicyClient:
             async with self._session.post(self.url + GENERATE, json=request) as response:
                 status, body = response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._probe.forget()
             raise _Unavailable(f"no answer from the policy at {self._shown}: {redacted(repr(error))}") from error
         latency_s = time.perf_counter() - start
         if status == HTTPStatus.OK:
             return parse_completion(body, latency_s)
         answer = body[:300].decode("utf-8", "replace")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in RETRIED:
+            self._probe.forget()
             raise _Unavailable(f"the policy at {self._shown} answered {status}: {answer}")
         if status == HTTPStatus.NOT_FOUND:
             raise PolicyError(

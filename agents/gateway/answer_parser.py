@@ -28,6 +28,7 @@ from headrace.agents.gateway.answer import (
     ToolStart,
     finish_reason_of,
 )
+from headrace.agents.gateway.canonical import MAX_CALLS
 from headrace.agents.gateway.generate_stream import Chunk, EngineUsage, TokenEntry
 from headrace.schemas.arrays import IntArray
 
@@ -100,7 +101,7 @@ class AnswerParser:
         """Return what ``chunk`` adds to its choice; the last chunk of a choice ends with :class:`ChoiceEnd`.
 
         Raises:
-            NotParsed: If vLLM's parser fails, or the engine names an end that is none.
+            NotParsed: If vLLM's parser fails or finds too many tool calls, or the engine names an end that is none.
         """
         choice, found = chunk.choice, self._found[chunk.choice]
         found.token_ids += chunk.token_ids
@@ -167,6 +168,8 @@ class AnswerParser:
             if call.index not in found.calls:
                 if not function.name:
                     continue  # arguments of a call that the parser never started: no client could place them
+                if call.index >= MAX_CALLS:
+                    raise NotParsed(f"the answer has more than {MAX_CALLS} tool calls")
                 found.calls[call.index] = (function.name, [])
                 call_id = self._parsing.mint(choice, call.index, function.name)
                 deltas.append(ToolStart(choice, call.index, call_id, function.name))

@@ -169,11 +169,14 @@ class Calls:
         """Deliver the answer that a retry asks for again; ``None`` if its call was in flight, and has failed."""
         repeated = plan.decision.replay
         assert repeated is not None
-        if (running := self._in_flight.get(repeated)) is not None:
+        nodes, running = self._capture.replayed(plan), self._in_flight.get(repeated)
+        if (
+            not nodes and running is not None
+        ):  # else it has its answer, and may only wait for a client that reads nothing
             await running.wait()
-        nodes = self._capture.replayed(plan)
-        if not nodes and running is not None:
-            return None
+            nodes = self._capture.replayed(plan)
+            if not nodes:
+                return None
         if not nodes:
             raise refused(ErrorKind.UNAVAILABLE, "the answer is not known any more: send it again", retry_after_s=1.0)
         self._metrics.began(call.api, plan.decision.outcome)
@@ -206,7 +209,8 @@ class Calls:
                 answer_id, signature = mint(Kind.MESSAGE), mint(Kind.SIGNATURE)
             case Api.RESPONSES:
                 answer_id = mint(Kind.RESPONSE)
-                if "reasoning.encrypted_content" in (call.body.get("include") or ()):
+                included = call.body.get("include")
+                if isinstance(included, list) and "reasoning.encrypted_content" in included:
                     encrypted = mint(Kind.ENCRYPTED)
         meta = AnswerMeta(answer_id, now_ms // 1000, plan.request.model, prompt_tokens, signature, encrypted)
         try:

@@ -19,6 +19,8 @@ from typing import Any, Self
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from headrace.schemas.finite import refuse_not_finite
+
 MAX_MESSAGES = 8_192
 """Largest number of messages in a request."""
 
@@ -86,8 +88,13 @@ class Call:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The arguments for an event: the parsed object, or ``{"raw": …}`` for anything else."""
-        parsed = json.loads(self.arguments) if self.is_json else None
+        """The arguments for an event: the parsed object, or ``{"raw": …}`` for anything else, also for numbers that no
+        double can hold: an event with such a number cannot be written."""
+        try:
+            refuse_not_finite(self.arguments.encode())
+            parsed = json.loads(self.arguments) if self.is_json else None
+        except ValueError:  # of more digits than Python reads
+            parsed = None
         return parsed if isinstance(parsed, dict) else {"raw": self.arguments}
 
 

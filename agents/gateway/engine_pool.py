@@ -125,6 +125,7 @@ class EnginePool:
             raise error
 
     def _failed(self, engine: Engine, at_least_s: float) -> None:
+        engine.failed()
         self._choice.failed(engine.url, self._clock(), at_least_s)
         self._refuse_waiters()
 

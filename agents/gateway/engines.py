@@ -208,7 +208,7 @@ class Engine:
         return answer
 
     async def logprobs_mode(self, sampling: Sampling, prompt_ids: IntArray, model: str | None) -> LogprobsOf | None:
-        """Return which log-probabilities tokens sampled with ``sampling`` have here; at most one request ever asks.
+        """Return which log-probabilities tokens sampled with ``sampling`` have here; at most one request a minute asks.
 
         ``prompt_ids`` (int32, not empty) and ``model`` are those of any request. Raises :class:`EngineError`.
         """
@@ -225,6 +225,10 @@ class Engine:
             return logprobs
 
         return await self._probe.mode_for(sampling, prompt_ids, sample)
+
+    def failed(self) -> None:
+        """The engine could not be reached, or broke off an answer: what is known of it may be of an earlier process."""
+        self._probe.forget()
 
     async def close(self) -> None:
         """Close the connections."""

@@ -25,6 +25,9 @@ EVENTS: Final = "text/event-stream"
 UNSENT_BYTES: Final = 64 * 1024
 """Bytes of a stream that may wait for a slow client; beyond them the engine's answer waits."""
 
+STALLED_S: Final = 300.0
+"""How long a client may read nothing of its stream, in seconds; then it has left: its call holds an engine."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _decode = msgspec.json.Decoder().decode
@@ -66,8 +69,7 @@ class Outlet:
             raise ConnectionResetError("the client has left")
         transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         if transport.get_write_buffer_size() > UNSENT_BYTES:
-            assert self._writer is not None
-            await self._writer.drain()
+            await self._drained(transport)
 
     async def end(self, data: bytes) -> None:
         """Send the last bytes of a stream, with its end."""
@@ -81,6 +83,19 @@ class Outlet:
         self._request[HAS_BEGUN] = True
         await response.prepare(self._request)
         await response.write_eof()
+
+    async def _drained(self, transport: asyncio.Transport) -> None:
+        """Wait until the client has read most of what was sent. Raises ``ConnectionError`` once it reads nothing."""
+        assert self._writer is not None
+        while True:
+            unsent = transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    return await self._writer.drain()
+            except TimeoutError as error:
+                if transport.get_write_buffer_size() >= unsent:
+                    transport.abort()
+                    raise ConnectionResetError(f"the client has read nothing for {STALLED_S:g} s") from error
 
 
 def json_response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -205,8 +205,8 @@ def tool_returned(call_id: str, tool: str, result: Message, latency_s: float, *,
     to the request with the result, an upper bound.
     """
     return ToolReturned(
-        call_id=call_id,
-        tool=tool,
+        call_id=call_id[:MAX_NAME],
+        tool=tool[:MAX_NAME],
         status=ToolStatus.ERROR if result.failed else ToolStatus.OK,
         result=None if masked else result.text,
         latency_s=max(0.0, latency_s),

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from headrace.agents.consent import UNRECORDED
 from headrace.agents.gateway.access import Access
+from headrace.agents.gateway.canonical import BadRequest
 from headrace.agents.gateway.capture import Capture
 from headrace.agents.gateway.client_errors import refused
 from headrace.agents.gateway.config import GatewayConfig
@@ -85,10 +86,14 @@ class SessionEndpoints:
         ]
 
     async def _open(self, request: web.Request) -> web.StreamResponse:
-        tenant = self._access(request).tenant
+        access = self._access(request)
+        tenant = access.tenant
+        if access.grant is not None:  # it would outlive its own end, and what its session says about training
+            raise refused(ErrorKind.PERMISSION, "a session's key opens no other session: use a key of the gateway")
         body, size = await json_body(request)
         admit(self._limiter, tenant.name, size)
         asked: SessionRequest = read_request(SessionRequest, body)
+        address = (self._config.public_url or _address_in(request)).rstrip("/")
         now_ms = self._now_ms()
         session = asked.session or new_session(self._sealer, tenant.name)
         if is_foreign(self._sealer, tenant.name, session):
@@ -119,7 +124,7 @@ class SessionEndpoints:
                 self._capture.forget(tenant.name, session)
             raise
         target = FeedbackTarget(tenant.name, trajectory_id)
-        url = f"{(self._config.public_url or str(request.url.origin())).rstrip('/')}/s/{quote(session, safe='')}"
+        url = f"{address}/s/{quote(session, safe='')}"
         answer = {
             "session": session,
             "trajectory": trajectory_id,
@@ -167,3 +172,11 @@ class SessionEndpoints:
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers=CORS)
+
+
+def _address_in(request: web.Request) -> str:
+    """Return the gateway's address as the client wrote it."""
+    try:
+        return str(request.url.origin())
+    except ValueError:
+        raise BadRequest("Host", "is not the address of a server, and the gateway's public_url is unset") from None

@@ -222,9 +222,11 @@ class SessionStore:
         self._sessions.move_to_end(key)
         if len(self._sessions) <= self._max:
             return None
-        oldest = islice(self._sessions.items(), MAX_LOOKED_AT)
-        chosen = next((each for each, found in oldest if not found.in_flight and each != key), None)
-        return self._sessions.pop(chosen if chosen is not None else next(iter(self._sessions)))
+        for oldest in list(islice(self._sessions, MAX_LOOKED_AT)):
+            if oldest != key and not self._sessions[oldest].in_flight:
+                return self._sessions.pop(oldest)
+            self._sessions.move_to_end(oldest)  # it is being used
+        return None  # rather more sessions, as many as calls in flight, than an answer that nothing records
 
     def remove(self, tenant: str, scope: str) -> Session | None:
         """Forget a session and return it."""

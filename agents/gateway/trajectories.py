@@ -22,7 +22,7 @@ from headrace.agents.gateway.record import (
 from headrace.agents.gateway.sealed import Reference, call_hash
 from headrace.agents.gateway.session_identity import SessionIdentity
 from headrace.agents.gateway.sessions import OpenTool, Session, TrajectoryState, open_call
-from headrace.schemas.bounds import MAX_STEPS
+from headrace.schemas.bounds import MAX_NAME, MAX_STEPS
 from headrace.schemas.events import EndStatus, Fact, Role, SubagentFinished, SubagentStarted, TrajectoryEnded
 
 
@@ -59,7 +59,8 @@ class Trajectories:
         parent = decision.parent
         state = TrajectoryState(self._new_id(), decision.role, bool(request.tools), parent)
         if decision.outcome is Outcome.SUBAGENT:
-            state.name = identity.agent or (decision.tool.tool if decision.tool is not None else "subagent")
+            # The name of a tool is what the model wrote.
+            state.name = identity.agent or (decision.tool.tool[:MAX_NAME] if decision.tool is not None else "subagent")
         is_main = session.main is None and decision.outcome is not Outcome.SIDE
         session.opened(state, is_main=is_main)
         if decision.tool is not None:

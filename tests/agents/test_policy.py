@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -88,11 +88,16 @@ HANG_UP = 0
 
 
 @asynccontextmanager
-async def engine(*script: int, logprob: float = -0.5, **settings: Any) -> AsyncIterator[tuple[PolicyClient, list[Any]]]:
-    """A client and its requests to a server that answers with the statuses of ``script`` and then succeeds."""
+async def engine(
+    *script: int, logprob: float = -0.5, logprobs: Sequence[float] = (), **settings: Any
+) -> AsyncIterator[tuple[PolicyClient, list[Any]]]:
+    """A client and its requests to a server that answers with the statuses of ``script`` and then succeeds.
+
+    ``logprobs``: of the first answer, and of all others; by default ``logprob``.
+    """
     requests: list[Any] = []
     statuses = list(script)
-    content = {"logprobs": {"content": [{"token_id": i, "logprob": logprob} for i in (5, 6, 2)]}}
+    reported = [*logprobs] or [logprob]
 
     async def handle(request: web.Request) -> web.Response:
         requests.append(await request.json())
@@ -100,6 +105,8 @@ async def engine(*script: int, logprob: float = -0.5, **settings: Any) -> AsyncI
         if status == HANG_UP:
             assert request.transport is not None
             request.transport.abort()
+        logprob = reported.pop(0) if len(reported) > 1 else reported[0]
+        content = {"logprobs": {"content": [{"token_id": i, "logprob": logprob} for i in (5, 6, 2)]}}
         return web.Response(status=status or 200, body=answer(**content) if status == 200 else b"no")
 
     app = web.Application()
@@ -154,6 +161,14 @@ async def test_the_kind_of_log_probabilities_is_requested_once_and_only_if_it_ma
     assert [each["sampling_params"]["temperature"] for each in requests] == [1.0, 1.0, 1.3, 0.6]
     assert [each["sampling_params"].get("allowed_token_ids") for each in requests] == [None, [1], None, None]
     assert warm.sampling.is_unknown == (mode == "raw")
+
+
+@pytest.mark.parametrize("failure", [HANG_UP, 503])
+async def test_the_kind_of_log_probabilities_is_that_of_the_engine_that_sampled(failure: int) -> None:
+    async with engine(200, failure, logprobs=[0.0, -0.5]) as (policy, _):
+        completion = await policy.generate([1, 2], Sampling(temperature=0.7))
+    assert completion.sampling is not None
+    assert completion.sampling.logprobs == "raw"
 
 
 async def test_unsupported_sampling_parameters_are_refused() -> None:

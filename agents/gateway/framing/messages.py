@@ -159,15 +159,22 @@ def tool_input(arguments: str) -> dict[str, Any]:
     if not arguments:
         return {}
     try:
-        value = from_json(arguments, allow_inf_nan=False, allow_partial=True)
+        value = _read(arguments, is_cut=True)
     except ValueError:
         return {"raw": arguments}
     return value if isinstance(value, dict) else {"raw": arguments}
 
 
+def _read(arguments: str, *, is_cut: bool = False) -> Any:
+    """Return the JSON in ``arguments``. Raises ``ValueError`` if it is none, or has a number beyond all doubles."""
+    value = from_json(arguments, allow_inf_nan=False, allow_partial=is_cut)
+    encode(value)  # 1e999 was read as infinity
+    return value
+
+
 def _as_object(call: DeliveredCall) -> DeliveredCall:
     try:
-        is_object = isinstance(from_json(call.arguments, allow_inf_nan=False), dict)
+        is_object = isinstance(_read(call.arguments), dict)
     except ValueError:
         is_object = False
     return call if is_object else replace(call, arguments=encode(tool_input(call.arguments)).decode())

@@ -55,6 +55,16 @@ def name(value: Any, at: str) -> str:
     return value
 
 
+def tool_name(value: Any, at: str) -> str:
+    """Return ``value`` as the name of a tool that was called: the model wrote it, so it may be any text but none.
+
+    Raises :class:`BadRequest`.
+    """
+    if not isinstance(value, str) or not value:
+        raise BadRequest(at, "must be a string that is not empty")
+    return value
+
+
 def texts_of(content: Any, at: str) -> tuple[str, ...]:
     """Return the texts of ``content``: a string, a list of text blocks or nothing.
 

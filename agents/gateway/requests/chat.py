@@ -22,6 +22,7 @@ from headrace.agents.gateway.requests.blocks import (
     string,
     template_kwargs,
     texts_of,
+    tool_name,
     tools_digest,
 )
 
@@ -118,7 +119,9 @@ def _call(call: dict[str, Any], at: str) -> Call:
     if call.get("type") == "custom":
         custom = record(call.get("custom"), f"{at}.custom")
         text = string(custom.get("input"), f"{at}.custom.input")
-        return Call(call_id, name(custom.get("name"), f"{at}.custom.name"), text, is_json=False, raw=text)
+        return Call(call_id, tool_name(custom.get("name"), f"{at}.custom.name"), text, is_json=False, raw=text)
     function = record(call.get("function"), f"{at}.function")
     arguments = function.get("arguments")
-    return call_of(call_id, name(function.get("name"), f"{at}.function.name"), arguments, f"{at}.function.arguments")
+    return call_of(
+        call_id, tool_name(function.get("name"), f"{at}.function.name"), arguments, f"{at}.function.arguments"
+    )

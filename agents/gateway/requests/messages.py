@@ -19,6 +19,7 @@ from headrace.agents.gateway.requests.blocks import (
     sequence,
     string,
     texts_of,
+    tool_name,
     tools_digest,
 )
 
@@ -75,7 +76,7 @@ def _add_answer(transcript: Transcript, content: Any, at: str) -> None:
         if kind == "text":
             texts.append(string(block.get("text"), f"{where}.text"))
         elif kind == "tool_use":
-            call_id, tool = name(block.get("id"), f"{where}.id"), name(block.get("name"), f"{where}.name")
+            call_id, tool = name(block.get("id"), f"{where}.id"), tool_name(block.get("name"), f"{where}.name")
             calls.append(call_of(call_id, tool, block.get("input"), f"{where}.input"))
         elif kind == "thinking":
             reasoning.append(string(block.get("thinking"), f"{where}.thinking"))

@@ -23,6 +23,7 @@ from headrace.agents.gateway.requests.blocks import (
     sequence,
     string,
     texts_of,
+    tool_name,
     tools_digest,
 )
 from headrace.agents.gateway.response_tools import custom_arguments, flat_name
@@ -115,9 +116,9 @@ class _Items:
             if sealed := item.get("encrypted_content"):
                 self._echoed.append(string(sealed, f"{at}.encrypted_content"))
         else:
-            call_id, tool = name(item.get("call_id"), f"{at}.call_id"), name(item.get("name"), f"{at}.name")
+            call_id, tool = name(item.get("call_id"), f"{at}.call_id"), tool_name(item.get("name"), f"{at}.name")
             if item.get("namespace"):
-                tool = flat_name(name(item["namespace"], f"{at}.namespace"), tool)
+                tool = flat_name(tool_name(item["namespace"], f"{at}.namespace"), tool)
             if kind == "custom_tool_call":  # as the model wrote it
                 arguments: Any = custom_arguments(string(item.get("input"), f"{at}.input"))
             else:

@@ -268,6 +268,12 @@ class TestWithParsers:
             elif isinstance(delta, ToolArguments):
                 assert delta.index in started
 
+    def test_more_calls_than_ids_can_tell_apart_are_an_error(self, parsers: AnswerParsers, codec: FileCodec) -> None:
+        call = '<tool_call>\n{"name": "bash", "arguments": {}}\n</tool_call>\n'
+        answer = parsers.start(Api.CHAT, BODIES[Api.CHAT], PROMPT, mint=mint)
+        with pytest.raises(NotParsed, match="more than 256 tool calls"):
+            fed(answer, chunks_of(Reply(call * 257, ends_with=(END,)), codec))
+
     def test_requests_are_remembered_within_bounds(self, parsers: AnswerParsers) -> None:
         for number in range(REMEMBERED + 5):
             parsers.start(

@@ -112,6 +112,16 @@ def test_a_sub_agent_that_still_works_when_its_call_returns_is_not_ended(gateway
     assert [event.fact.TYPE for event in ends] == [TrajectoryEnded.TYPE, SubagentFinished.TYPE, TrajectoryEnded.TYPE]
 
 
+def test_a_sub_agent_is_named_after_a_tool_of_any_name(gateway: Gateway) -> None:
+    main = ChatClient(gateway, url="s1").say("Do it.")
+    main.ask("", calls=[("t" * 600, {"prompt": "Find the failing test."})])
+    reply = ChatClient(gateway, url="s1").say("Find the failing test.").ask("found")
+    assert reply.outcome is Outcome.SUBAGENT
+    (started,) = [fact for fact in gateway.facts() if isinstance(fact, SubagentStarted)]
+    assert started.name == "t" * 512
+    gateway.assert_exact()
+
+
 def test_a_short_argument_is_no_quote(gateway: Gateway) -> None:
     main = agent(gateway)
     main.keep(main.ask("", calls=[("bash", {"command": "ls"})]))

@@ -23,6 +23,10 @@ from headrace.agents.gateway.canonical import (
     digest_of_json,
     to_chat,
 )
+from headrace.agents.gateway.record import tool_called
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import ToolCalled
+from headrace.schemas.wire import decode, encode
 
 texts = st.text(max_size=8)
 values: st.SearchStrategy[Any] = st.recursive(
@@ -116,6 +120,18 @@ def test_arguments_that_are_not_json_stay_text(text: str) -> None:
 
 def test_arguments_that_are_no_object_are_raw_in_events() -> None:
     assert call_of("c", "t", "[1, 2]", "x").value == {"raw": "[1,2]"}
+
+
+@pytest.mark.parametrize("digits", [309, 310, 4_300, 4_301, 100_000])
+def test_a_number_that_no_event_can_hold_is_raw_in_events(digits: int) -> None:
+    text = json.dumps({"n": "#"}).replace('"#"', "9" * digits)
+    fact = tool_called(call_of("c", "t", text, "x"), masked=False)
+    envelope = Envelope("id-1", fact.TYPE, "/agents/gateway/1", 1_000, "trajectory-1", 3)
+    message = encode(fact, key="trajectory-1", envelope=envelope)
+    _, read = decode(message.headers, message.value)
+    assert isinstance(read, ToolCalled)
+    assert list(read.arguments) == ["raw"]
+    assert read.arguments["raw"].replace(" ", "") == text.replace(" ", "")
 
 
 def test_deep_arguments_are_refused_and_deep_text_stays_text() -> None:

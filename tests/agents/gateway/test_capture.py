@@ -270,6 +270,17 @@ def test_a_session_with_a_call_in_flight_is_not_the_first_to_be_ended() -> None:
     assert gateway.types(gateway.finish(busy, "hello").trajectory) == ["trajectory.started", "model.called"]
 
 
+def test_no_call_in_flight_loses_its_session_to_others() -> None:
+    gateway = Gateway(max_sessions=2)
+    slow = [gateway.begin(Api.CHAT, agent(gateway, name).body(), url=name) for name in ("s1", "s2", "s3")]
+    for plan in slow:
+        assert [type(event.fact) for event in gateway.finish(plan, "late").events][-1] is ModelCalled
+    assert len(gateway.calls()) == len(slow)
+    assert gateway.core.is_open("acme", "s1")
+    agent(gateway, "s4").ask("hello")
+    assert not gateway.core.is_open("acme", "s1")
+
+
 def test_a_session_that_answered_late_does_not_hide_an_idle_one(gateway: Gateway) -> None:
     slow = gateway.begin(Api.CHAT, agent(gateway, "s1").body(), url="s1")
     idle = agent(gateway, "s2").ask("hello")
@@ -312,6 +323,19 @@ def test_every_event_can_be_sent(gateway: Gateway) -> None:
     for event in gateway.log:
         envelope = Envelope("id", event.fact.TYPE, "gateway", 0, event.trajectory_id, event.seq)
         assert encode(event.fact, key=event.trajectory_id, envelope=envelope).value
+
+
+@pytest.mark.parametrize("name", ["bash\n", "b" * 600, "\x00", " "])
+def test_a_conversation_goes_on_after_a_call_of_a_tool_of_any_name(gateway: Gateway, name: str) -> None:
+    client = ChatClient(gateway, url="s1").say("Do it.")
+    reply = client.ask("", calls=[("bash", {"command": "a"}), (name, {"command": "b"})])
+    client.keep(reply)
+    client.result(reply, "one")
+    client.result(reply, "there is no such tool", position=1)
+    assert client.ask("I see.").outcome is Outcome.CONTINUATION
+    returned = [fact for fact in gateway.facts() if isinstance(fact, ToolReturned)]
+    assert [fact.tool for fact in returned] == ["bash", name[:512]]
+    assert gateway.assert_exact() == 1
 
 
 def test_the_assembler_makes_one_segment_of_a_conversation_that_grows(gateway: Gateway) -> None:

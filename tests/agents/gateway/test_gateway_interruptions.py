@@ -2,14 +2,19 @@
 follows is exact."""
 
 import asyncio
+import json
+import socket
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from headrace.agents.gateway import gateway as gateway_process
+from headrace.agents.gateway import http
 from headrace.agents.gateway.journal import Journal
 from headrace.agents.gateway.record import TrajectoryEvent
 from headrace.schemas.events import ModelCalled
@@ -30,11 +35,11 @@ async def hang_up(client: HttpClient, when: Callable[[bytes], bool]) -> bytes:
     gateway, received = client.gateway, bytearray()
 
     async def receive() -> None:
-        async with http.post(gateway.url + client.path, json=client.body(), headers=client.headers) as response:
+        async with session.post(gateway.url + client.path, json=client.body(), headers=client.headers) as response:
             async for data in response.content.iter_any():
                 received.extend(data)
 
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession() as session:
         receiving = asyncio.create_task(receive())
         await until(lambda: when(bytes(received)))
         receiving.cancel()
@@ -244,3 +249,54 @@ async def test_a_gateway_that_stops_records_the_part_of_a_call_that_does_not_end
                 await response.content.read()
     (call,) = calls_in(recorded_in(tmp_path))
     assert (call.finish_reason, call.delivered) == ("abort", False)
+
+
+class StalledClient:
+    """A client that sends a request and reads nothing of its answer."""
+
+    def __init__(self, client: HttpClient) -> None:
+        body = json.dumps(client.body()).encode()
+        head = f"POST {client.path} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer k\r\nContent-Length: {len(body)}"
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect(("127.0.0.1", client.gateway.config.port))
+        self.socket.sendall(f"{head}\r\n\r\n".encode() + body)
+
+
+async def test_a_client_that_stops_reading_gives_its_engine_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "STALLED_S", 0.5)
+    endless = Reply("word " * 4000, chunk_tokens=1)
+    async with answering(endless, "fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = ChatHttp(gateway, streams=True, fields={"n": 16}).say("hi")
+        with closing(StalledClient(client).socket):
+            await until(lambda: engine.aborted == 1)
+            await until(lambda: gateway.calls_in_flight == 0)
+        assert await ChatHttp(gateway, "/s/s2").turn("hello") == "fine"
+
+
+@STREAMED
+async def test_a_retry_does_not_wait_for_a_first_attempt_that_cannot_be_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    name = "end" if streams else "send"
+    deliver, attempts = getattr(http.Outlet, name), list[http.Outlet]()
+
+    async def stalled_at_first(outlet: http.Outlet, *parts: Any) -> None:
+        attempts.append(outlet)
+        if len(attempts) == 1:
+            await asyncio.Event().wait()
+        await deliver(outlet, *parts)
+
+    monkeypatch.setattr(http.Outlet, name, stalled_at_first)
+    async with answering("once") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = ChatHttp(gateway, streams=streams).say("hi")
+        first = asyncio.create_task(client.ask())
+        await until(lambda: len(attempts) == 1)
+        async with asyncio.timeout(10):
+            assert (await client.ask(headers=RETRY)).texts == ("once",)
+        first.cancel()
+        await asyncio.wait([first])
+    assert len(engine.requests) == 1
+    sampled_once(engine, calls_in(recorded_in(tmp_path)))

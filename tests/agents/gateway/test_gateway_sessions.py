@@ -154,6 +154,23 @@ async def test_a_session_that_cannot_be_recorded_is_not_open(tmp_path: Path, mon
     assert_exact(events)
 
 
+@pytest.mark.parametrize("host", ["[", "gateway:99999", "gateway:port", ""])
+async def test_a_host_that_is_no_address_opens_no_session(tmp_path: Path, host: str) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        status, answer = await gateway.post("/sessions", {}, headers={"Host": host})
+        assert (status, answer["error"]["param"]) == (400, "Host")
+        assert gateway.sessions == 0
+    assert recorded_in(tmp_path) == []
+
+
+async def test_the_key_of_a_session_opens_no_other(tmp_path: Path) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway, consent=False, lifetime_s=60)
+        status, answer = await gateway.post("/sessions", {"lifetime_s": 86_400}, key=session["api_key"])
+        assert (status, answer["error"]["type"]) == (403, "permission_error")
+        assert gateway.sessions == 1
+
+
 async def test_keys_and_tokens_expire(tmp_path: Path) -> None:
     async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         session = await opened(gateway, lifetime_s=60)
