@@ -1,5 +1,7 @@
 """Engines that fail, and bugs: each API's own error, nothing is recorded twice, and a retry is answered."""
 
+import asyncio
+import dataclasses
 from array import array
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from headrace.agents.gateway.calls import Calls
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.gateway.engine_choice import EngineChoice
 from headrace.agents.gateway.framing.chat import ChatFramer
+from headrace.agents.gateway.gateway import GatewayUnusable, run_gateway
 from tests.agents.gateway.http_clients import ALL, ChatHttp, HttpClient
 from tests.agents.gateway.running import RunningGateway, assert_exact, calls_in, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import Fault, Reply, answering
@@ -186,3 +189,12 @@ async def test_a_bug_within_a_stream_cuts_it(tmp_path: Path, monkeypatch: pytest
                 await post(gateway, client)
         assert gateway.calls_in_flight == 0
         assert (await client.ask(headers=RETRY)).texts == ("fine",)
+
+
+async def test_a_taken_port_is_reported_with_its_setting(tmp_path: Path) -> None:
+    async with answering() as engine, running_gateway(tmp_path / "first", [engine.url]) as first:
+        config = dataclasses.replace(first.config, folder=tmp_path / "second")
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(GatewayUnusable, match=rf"{config.port}.*HEADRACE_GATEWAY_PORT"), flatten_subgroups=True
+        ):
+            await run_gateway(config, stop=asyncio.Event(), ready=lambda: None)
