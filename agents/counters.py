@@ -119,6 +119,7 @@ class SdkCounters:
         self._dropped: dict[str, _Counter] = {reason: _Counter() for reason in DropReason}
         self._altered: dict[str, _Counter] = {kind: _Counter() for kind in Alteration}
         self._lines: deque[tuple[int, str]] = deque(maxlen=1_000)
+        self._logged_once: set[str] = set()
         self._due = False
         self._log_thread: threading.Thread | None = None
         self._start_thread_at = 0.0
@@ -135,6 +136,12 @@ class SdkCounters:
         """Log ``text`` with ``level`` of :mod:`logging`, soon, on another thread."""
         self._lines.append((level, text))
         self._log_soon()
+
+    def log_once(self, level: int, text: str) -> None:
+        """Log ``text`` as :meth:`log` does, at its first call with it; two threads at once may both log it."""
+        if text not in self._logged_once:
+            self._logged_once.add(text)
+            self.log(level, text)
 
     def log_counts(self, *, all_reasons: bool = False) -> None:
         """Log what was counted since the previous line, for each reason whose previous line is ``LOG_INTERVAL_S`` old,

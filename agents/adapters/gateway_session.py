@@ -6,6 +6,7 @@ the conversation. What a session adds is its name, which the adapters send with 
 number.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,13 @@ OUTCOME_HEADER = "x-headrace-outcome"
 
 _NOT_THE_MAIN_ONE = frozenset({"side", "subagent"})
 """Outcomes of requests whose trajectory is not that of the session."""
+
+OUTSIDE_SESSION = (
+    "model calls inside a trajectory went through the gateway, which records them in a trajectory of its own, so this "
+    "one has no model calls and its outcome is not theirs: use `with headrace.gateway_session(...)` instead of a "
+    "trajectory, and report the outcome to the gateway (POST /sessions/{session}/end)"
+)
+"""Logged once if calls reach a gateway inside a trajectory that is not a session."""
 
 
 class GatewaySession(UnrecordedTrajectory):
@@ -84,9 +92,11 @@ def session_headers(trajectory: Trajectory | None) -> dict[str, str]:
 
 def is_from_gateway(headers: Mapping[str, str], trajectory: Trajectory | None) -> bool:
     """Return whether an answer with these headers came through a gateway. Its trajectory is noted in ``trajectory`` if
-    that is a session."""
+    that is a session; if it is another recorded one, a warning is logged."""
     if headers.get(ANSWER_SESSION_HEADER) is None:
         return False
+    if trajectory is not None and not isinstance(trajectory, UnrecordedTrajectory):
+        trajectory._sender.counters.log_once(logging.WARNING, OUTSIDE_SESSION)
     is_main = headers.get(OUTCOME_HEADER) not in _NOT_THE_MAIN_ONE
     if isinstance(trajectory, GatewaySession) and trajectory.trajectory_id is None and is_main:
         trajectory.trajectory_id = headers.get(TRAJECTORY_HEADER)

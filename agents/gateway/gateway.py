@@ -195,7 +195,8 @@ async def _listening(app: web.Application, config: GatewayConfig) -> AsyncIterat
             await web.TCPSite(runner, config.host, config.port).start()
         except OSError as error:
             raise GatewayUnusable(
-                f"the gateway cannot listen on {config.host}:{config.port}: {error.strerror}. Set another port"
+                f"the gateway cannot listen on {config.host}:{config.port}: {error.strerror}. Choose another port "
+                "(HEADRACE_GATEWAY_PORT)"
             ) from error
         log.info("gateway listens on http://%s:%d", config.host, config.port)
         yield

@@ -190,7 +190,8 @@ async def _listening(app: web.Application, config: OtlpConfig) -> AsyncIterator[
             await web.TCPSite(runner, config.host, config.port).start()
         except OSError as error:
             raise ReceiverUnusable(
-                f"the OTLP receiver cannot listen on {config.host}:{config.port}: {error.strerror}. Set another port"
+                f"the OTLP receiver cannot listen on {config.host}:{config.port}: {error.strerror}. Choose another "
+                "port (HEADRACE_OTLP_PORT)"
             ) from error
         log.info("takes spans at http://%s:%d/v1/traces", config.host, config.port)
         yield

@@ -5,7 +5,9 @@ from typing import Any
 
 import anthropic
 import openai
+import pytest
 
+from headrace.agents.adapters.gateway_session import OUTSIDE_SESSION
 from headrace.agents.encoding import Note
 from headrace.agents.sdk import Headrace
 from headrace.schemas.events import ModelCalled, SubagentStarted, TrajectoryStarted
@@ -47,3 +49,25 @@ async def test_a_session_has_its_calls_once(tmp_path: Path, headrace: Headrace, 
         "headrace.feedback.given.v1",
     ]
     assert notes[-1].trajectory_id == session.trajectory_id == started[0].trajectory_id
+
+
+async def test_a_trajectory_around_calls_through_the_gateway_is_warned_of_once(
+    tmp_path: Path, headrace: Headrace, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        answering("One.", "Two.", "Three.", "Four.") as engine,
+        running_gateway(tmp_path, [engine.url]) as gateway,
+    ):
+        client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0)
+        chat = headrace.wrap(client).chat.completions
+        with headrace.gateway_session("thread-7") as session:
+            await chat.create(model="policy", messages=[ASK])
+            with session.subagent("searcher", task_id="look"):
+                await chat.create(model="policy", messages=[ASK])
+        headrace._sender.counters.wait_until_logged(10)
+        assert OUTSIDE_SESSION not in caplog.messages
+        for _ in range(2):
+            with headrace.trajectory(task_id="order-17", agent="checkout"):
+                await chat.create(model="policy", messages=[ASK])
+        headrace._sender.counters.wait_until_logged(10)
+    assert caplog.messages.count(OUTSIDE_SESSION) == 1

@@ -1,5 +1,7 @@
 """Engines that fail, and bugs: each API's own error, nothing is recorded twice, and a retry is answered."""
 
+import asyncio
+import dataclasses
 from array import array
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from headrace.agents.gateway.calls import Calls
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.gateway.engine_choice import EngineChoice
 from headrace.agents.gateway.framing.chat import ChatFramer
+from headrace.agents.gateway.gateway import GatewayUnusable, run_gateway
 from tests.agents.gateway.http_clients import ALL, ChatHttp, HttpClient
 from tests.agents.gateway.running import RunningGateway, assert_exact, calls_in, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import Fault, Reply, answering
@@ -198,3 +201,12 @@ async def test_an_engine_that_comes_back_with_other_log_probabilities(tmp_path: 
             assert (await post(gateway, client))[0] == status
     recorded = {call.logprobs[0]: call.sampling.logprobs for call in calls_in(recorded_in(tmp_path)) if call.logprobs}
     assert recorded == {0.0: "processed", -0.5: "raw"}
+
+
+async def test_a_taken_port_is_reported_with_its_setting(tmp_path: Path) -> None:
+    async with answering() as engine, running_gateway(tmp_path / "first", [engine.url]) as first:
+        config = dataclasses.replace(first.config, folder=tmp_path / "second")
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(GatewayUnusable, match=rf"{config.port}.*HEADRACE_GATEWAY_PORT"), flatten_subgroups=True
+        ):
+            await run_gateway(config, stop=asyncio.Event(), ready=lambda: None)

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from headrace.agents.otel.config import OtlpConfig
 from headrace.agents.otel.otlp import JSON, PROTOBUF, BadOtlp, parse_export
-from headrace.agents.otel.receiver import run_receiver
+from headrace.agents.otel.receiver import ReceiverUnusable, run_receiver
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import Loss, SpooledRecord, cluster_fingerprint
 from headrace.deploy.system.ports import free_port
@@ -177,3 +177,13 @@ def test_any_body_is_parsed_or_refused(body: bytes) -> None:
 def test_senders_elsewhere_are_not_served(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="collector"):
         OtlpConfig(bootstrap=NOWHERE, port=1, folder=tmp_path, host="0.0.0.0")
+
+
+async def test_a_taken_port_is_reported_with_its_setting(tmp_path: Path) -> None:
+    async with receiving(tmp_path / "first") as url:
+        port = int(url.split(":")[2].split("/")[0])
+        config = OtlpConfig(bootstrap=NOWHERE, port=port, folder=tmp_path / "second", flush_s=0.0)
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(ReceiverUnusable, match=rf"{port}.*HEADRACE_OTLP_PORT"), flatten_subgroups=True
+        ):
+            await run_receiver(config, stop=asyncio.Event(), ready=lambda: None)
