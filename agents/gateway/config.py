@@ -52,8 +52,9 @@ class GatewayConfig:
     """Memory of the answers that can be continued exactly, in bytes; the least recently used are forgotten first."""
     max_sessions: int = 100_000
     """Open sessions; a further one ends the least recently used."""
-    idle_s: float = 1800.0
-    """Seconds without a request after which a session ends."""
+    idle_s: float = 480.0
+    """Seconds without a request after which a session ends. It must be shorter than the assembler's `idle_timeout_s`,
+    after which a trajectory takes no more events; raise both for agents whose tools take longer."""
     max_request_bytes: int = 32 * 1024 * 1024
     """Largest request."""
     requests_per_s: float | None = None

@@ -124,6 +124,7 @@ async def _run(
                 fold = RestoreFold(sealer, source=instance.source, max_bytes=config.node_bytes)
                 places = Places(spool.path, cluster, config.bootstrap)
                 await restore(fold, places, nodes, sessions, idle_s=config.idle_s, within_s=config.restore_s)
+                _end_idle(config, capture, recorder)  # before any request continues them
             async with _listening(server.app(), config):
                 await _look_at_engines(prompts)
                 _collect_rarely()
@@ -217,10 +218,14 @@ async def _sweep(config: GatewayConfig, capture: Capture, recorder: Recorder, co
     """End idle sessions, and record what was refused, again and again."""
     while True:
         await asyncio.sleep(SWEEP_S)
-        for session, events in capture.end_idle(_now_ms() - int(config.idle_s * 1000)):
-            recorder.record(session, events)
+        _end_idle(config, capture, recorder)
         await recorder.retry()
         counters.log_counts()
+
+
+def _end_idle(config: GatewayConfig, capture: Capture, recorder: Recorder) -> None:
+    for session, events in capture.end_idle(_now_ms() - int(config.idle_s * 1000)):
+        recorder.record(session, events)
 
 
 def _collect_rarely() -> None:

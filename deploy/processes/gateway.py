@@ -12,13 +12,19 @@ if TYPE_CHECKING:
 
 
 def gateway_config(settings: "Settings") -> "GatewayConfig":
-    """Returns the gateway's configuration; parsers are those of the stack's vLLM unless its options name others."""
+    """Returns the gateway's configuration; parsers are those of the stack's vLLM unless its options name others.
+
+    Raises :class:`StackError` if a session would outlive its trajectory: the assembler closes one after a time without
+    an event, and later turns would be dead letters.
+    """
     from headrace.agents.gateway.config import GatewayConfig
     from headrace.deploy.configuration.settings import configured
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.processes.streams import assembler_config
 
     engine = settings.options.get("vllm", {})
     parsers = {name: engine[name] for name in ("tool_parser", "reasoning_parser") if name in engine}
-    return configured(
+    config = configured(
         settings,
         "gateway",
         GatewayConfig,
@@ -30,6 +36,14 @@ def gateway_config(settings: "Settings") -> "GatewayConfig":
         model_path=str(settings.model_dir),
         **parsers,
     )
+    closed_after_s = assembler_config(settings).idle_timeout_s
+    if config.idle_s >= closed_after_s:
+        raise StackError(
+            f"gateway.idle_s is {config.idle_s:g}, and assemble.idle_timeout_s {closed_after_s:g}: turns that follow a "
+            "longer pause would come after their trajectory was closed, and would be lost. Set idle_s at least a minute "
+            f"lower: --set gateway.idle_s={max(1.0, 0.8 * closed_after_s):g}, or idle_timeout_s higher."
+        )
+    return config
 
 
 def _run(settings: "Settings") -> int:

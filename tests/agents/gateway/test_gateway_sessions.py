@@ -248,6 +248,22 @@ async def test_the_last_request_of_a_session_says_so(tmp_path: Path) -> None:
     assert [type(each) for each in facts] == [TrajectoryStarted, ModelCalled, ModelCalled, TrajectoryEnded]
 
 
+async def test_a_session_that_was_idle_during_a_restart_has_ended(tmp_path: Path) -> None:
+    async with answering("One.", "Two.") as engine:
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            client = ChatHttp(gateway)
+            await client.turn("a")
+            before = gateway.headers["x-headrace-trajectory"]
+        async with running_gateway(tmp_path, [engine.url], idle_s=0.01) as gateway:
+            client.gateway = gateway
+            await client.turn("b")
+            assert gateway.headers["x-headrace-outcome"] == "resumed"
+    events = recorded_in(tmp_path)
+    ends = [each.trajectory_id for each in events if isinstance(each.fact, TrajectoryEnded)]
+    assert ends == [before], "the assembler may have closed it"
+    assert assert_exact(events) == 2
+
+
 async def test_idle_sessions_end(tmp_path: Path) -> None:
     with patch.object(gateway_process, "SWEEP_S", 0.05):
         async with answering("One.") as engine, running_gateway(tmp_path, [engine.url], idle_s=0.3) as gateway:

@@ -119,3 +119,11 @@ def test_too_little_disk_names_the_folder_and_the_setting(settings: Settings) ->
 def test_a_data_folder_that_cannot_be_created_is_reported() -> None:
     with pytest.raises(StackError, match=r"/dev/null/data \(HEADRACE_DATA, --data\) cannot be used"):
         check_disk(load_settings(data="/dev/null/data"))
+
+
+def test_a_gateways_session_that_would_outlive_its_trajectory_is_an_error_with_a_remedy(settings: Settings) -> None:
+    longer = settings.model_copy(update={"options": {"gateway": {"idle_s": 900}}})
+    with pytest.raises(StackError, match=r"gateway.idle_s is 900, and assemble.idle_timeout_s 600.*gateway.idle_s=480"):
+        select(PROCESSES, longer, ())
+    both = settings.model_copy(update={"options": {"gateway": {"idle_s": 900}, "assemble": {"idle_timeout_s": 1_000}}})
+    assert "gateway" in started(both)
