@@ -163,7 +163,15 @@ def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningK
     """A new broker with all topics, one per test module; a test that makes it unavailable must restore it."""
     broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
     try:
-        broker.start()
+        try:
+            broker.start()
+        except AssertionError as error:
+            # Another program on this machine took a port after it was found to be free.
+            if "Address already in use" not in str(error):
+                raise
+            broker.kill()
+            broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
+            broker.start()
         yield broker
         from headrace.deploy.system.children import end_of
 

@@ -40,7 +40,7 @@ def gateway_config(settings: "Settings") -> "GatewayConfig":
     if config.idle_s >= closed_after_s:
         raise StackError(
             f"gateway.idle_s is {config.idle_s:g}, and assemble.idle_timeout_s {closed_after_s:g}: turns that follow a "
-            "longer pause would come after their trajectory was closed, and would be lost. Set idle_s at least a minute "
+            "longer pause would come after their trajectory was closed, and be lost. Set idle_s at least a minute "
             f"lower: --set gateway.idle_s={max(1.0, 0.8 * closed_after_s):g}, or idle_timeout_s higher."
         )
     return config
