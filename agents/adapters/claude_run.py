@@ -45,6 +45,8 @@ class _Thread:
 
     trajectory: Trajectory
     subagent: Subagent | None = None
+    status: str = "stopped"
+    """Of a sub-agent, as far as it is told before what it reports."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """What is recorded, in the form of the Messages API."""
     new: list[dict[str, Any]] = field(default_factory=list)
@@ -101,9 +103,10 @@ class ClaudeRun:
                     self._background.add(message.tool_use_id)
                 self._thread(message.tool_use_id)
             case sdk.TaskNotificationMessage():
-                self._finish(self._tasks.get(message.task_id), message.status)
+                self._finish(self._tasks.get(message.task_id), message.status, message.summary)
             case sdk.TaskUpdatedMessage() if message.status in _ENDED:
-                self._finish(self._tasks.get(message.task_id), message.status)
+                if (ended := self._subagents.get(self._tasks.get(message.task_id, ""))) is not None:
+                    ended.status = message.status
             case sdk.ResultMessage():
                 if self._main.call is not None:
                     self._main.call.stop_reason = message.stop_reason
@@ -120,8 +123,8 @@ class ClaudeRun:
         if self._is_over:
             return
         self._is_over = True
-        for tool_use_id in list(self._subagents):
-            self._finish(tool_use_id, "stopped")
+        for tool_use_id, thread in list(self._subagents.items()):
+            self._finish(tool_use_id, thread.status)
         self._flush(self._main)
         if not self._run.is_own:
             return
@@ -159,15 +162,16 @@ class ClaudeRun:
             self._subagents[tool_use_id] = found
         return found
 
-    def _finish(self, tool_use_id: str | None, status: str) -> None:
-        """End a sub-agent, unless it has ended."""
+    def _finish(self, tool_use_id: str | None, status: str, report: Any = None) -> None:
+        """End a sub-agent, unless it has ended. ``report``: what its caller receives."""
         thread = self._subagents.pop(tool_use_id or "", None)
         if thread is None or thread.subagent is None:
             return
         self._flush(thread)
         error: BaseException | None = None
         if status == "completed":
-            thread.trajectory.end(answer=self._recorder.last_answer(thread.trajectory))
+            said = self._recorder.last_answer(thread.trajectory)  # is shown only if the program asks for it
+            thread.trajectory.end(answer=report if said is None else said)
         else:
             error = asyncio.CancelledError() if status in _STOPPED else sdk.ClaudeSDKError(status)
         kind = None if error is None else type(error)
@@ -212,7 +216,7 @@ class ClaudeRun:
                     tool.error(ToolErrorClass.ENVIRONMENT, tool.result)
                 tool.__exit__(None, None, None)
             if block.tool_use_id not in self._background:
-                self._finish(block.tool_use_id, "failed" if block.is_error else "completed")
+                self._finish(block.tool_use_id, "failed" if block.is_error else "completed", _text(block.content))
 
     def _flush(self, thread: _Thread) -> None:
         """Record the model call in progress: all of its blocks have come."""
