@@ -1,4 +1,4 @@
-"""A run of Claude Code, as the messages of the Claude Agent SDK tell of it."""
+"""A run of Claude Code, from the messages of the Claude Agent SDK."""
 
 import asyncio
 from collections import deque
@@ -46,7 +46,7 @@ class _Thread:
     trajectory: Trajectory
     subagent: Subagent | None = None
     status: str = "stopped"
-    """Of a sub-agent, as far as it is told before what it reports."""
+    """Of a sub-agent: Claude Code sends it before its answer."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """What is recorded, in the form of the Messages API."""
     new: list[dict[str, Any]] = field(default_factory=list)

@@ -128,7 +128,7 @@ def user(content: Any) -> Line:
 
 
 def task(subtype: str, call_id: str, **fields: Any) -> Line:
-    """What is told of a sub-agent."""
+    """A message about a sub-agent."""
     known = {"task_id": f"task-{call_id}", "tool_use_id": call_id, "uuid": "u", "session_id": SESSION}
     return {"type": "system", "subtype": subtype, **known, **fields}
 

@@ -20,6 +20,7 @@ from headrace.agents.encoding import Note
 from headrace.agents.sdk import Headrace
 from headrace.schemas.events import (
     ModelCalled,
+    Role,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
@@ -66,7 +67,7 @@ def assert_one_trajectory(events: list[Recorded], task_id: str = "thread-7") -> 
     turn = [ModelCalled, ToolCalled, ToolReturned]
     assert [type(each.fact) for each in events] == [TrajectoryStarted, *turn, *turn, ModelCalled]
     assert isinstance(events[0].fact, TrajectoryStarted)
-    assert events[0].fact.task_id == task_id
+    assert (events[0].fact.task_id, events[0].fact.role) == (task_id, Role.TRAINABLE)
     assert assert_exact(events) == 1
     tools = [each.fact for each in events if isinstance(each.fact, (ToolCalled, ToolReturned))]
     assert [each.tool for each in tools] == ["search", "search", "stock", "stock"]
@@ -248,5 +249,7 @@ async def test_mcp(tmp_path: Path, render_server: Engine, headrace: Headrace, no
                     result = await tools.call_tool(each.function.name, json.loads(each.function.arguments))
                     text = "".join(getattr(block, "text", "") for block in result.content)
                     messages.append({"role": "tool", "tool_call_id": each.id, "content": text})
-    assert_one_trajectory(recorded_in(tmp_path))
+    events = recorded_in(tmp_path)
+    assert_one_trajectory(events)
+    assert {tuple(each.sampling.altered_by) for each in calls_in(events)} == {()}
     assert notes == []

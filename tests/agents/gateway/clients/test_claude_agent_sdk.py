@@ -1,7 +1,9 @@
 """The Claude Agent SDK with the real Claude Code: against a scripted endpoint of Anthropic's API, and through the
 gateway, where the adapter sends nothing but feedback."""
 
+import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +14,10 @@ import pytest
 
 from headrace.agents.encoding import Note
 from headrace.agents.sdk import Headrace
+from headrace.agents.spool_folder import STATE_VARIABLE
 from headrace.schemas.events import (
     ModelCalled,
+    Role,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
@@ -28,9 +32,9 @@ from tests.agents.gateway.clients.gateway_process import Launcher, running_proce
 from tests.agents.gateway.clients.installed import binary
 from tests.agents.gateway.clients.programs import CLAUDE_CODE, OFFLINE
 from tests.agents.gateway.clients.script import PlayedModel
-from tests.agents.gateway.running import assert_exact, calls_in
+from tests.agents.gateway.running import assert_exact, calls_in, recorded_in
 from tests.agents.gateway.scripted_engine import Reply
-from tests.agents.sdk_helpers import kinds
+from tests.agents.sdk_helpers import NOWHERE, kinds
 from tests.beside import installed
 from tests.conftest import Engine
 
@@ -52,18 +56,11 @@ def _sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(installed(ADAPTERS / "claude-agent-sdk.txt"))])
 
 
-def options(url: str, folder: Path, **more: Any) -> Any:
-    """Claude Code with an empty home, a tool of this process, and agents in the foreground."""
-    import claude_agent_sdk as sdk
-
-    @sdk.tool("search", "Search the shop.", {"query": str})
-    async def search(arguments: dict[str, Any]) -> dict[str, Any]:
-        return {"content": [{"type": "text", "text": f"boots {arguments['query']}"}]}
-
-    (folder / "work").mkdir(parents=True)
-    env = {
+def environment(url: str, home: Path) -> dict[str, str]:
+    """Claude Code's: no network but loopback, and agents in the foreground."""
+    return {
         **OFFLINE,
-        "HOME": str(folder),
+        "HOME": str(home),
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": "k",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -71,8 +68,19 @@ def options(url: str, folder: Path, **more: Any) -> Any:
         "DISABLE_AUTOUPDATER": "1",
         "IS_SANDBOX": "1",  # it may run as root
     }
+
+
+def options(url: str, folder: Path, **more: Any) -> Any:
+    """Claude Code with an empty home and a tool of this process."""
+    import claude_agent_sdk as sdk
+
+    @sdk.tool("search", "Search the shop.", {"query": str})
+    async def search(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": f"boots {arguments['query']}"}]}
+
+    (folder / "work").mkdir(parents=True)
     return sdk.ClaudeAgentOptions(
-        env=env,
+        env=environment(url, folder),
         model="policy",
         cwd=folder / "work",
         cli_path=binary(CLAUDE_CODE),
@@ -106,11 +114,16 @@ def claude(body: dict[str, Any]) -> Answer:
     number = sum(len(json.dumps(each)) for each in history)
     if call is not None:
         blocks.append({"type": "tool_use", "id": f"toolu_{number}", "name": call[0], "input": call[1]})
-    whole = message(*blocks) | {"id": f"msg_{number}"}
+    return answer(body, *blocks)
+
+
+def answer(body: dict[str, Any], *blocks: dict[str, Any]) -> Answer:
+    """An answer with an id of its own, by which Claude Code's messages belong together."""
+    unique = {"id": f"msg_{len(body['messages'])}_{len(json.dumps(body))}"}
     if not body.get("stream"):
-        return Answer(whole)
+        return Answer(message(*blocks) | unique)
     events = message_stream(*blocks)
-    events[0]["message"]["id"] = whole["id"]
+    events[0]["message"] |= unique
     return Answer(events)
 
 
@@ -186,7 +199,7 @@ async def test_through_the_gateway_it_is_one_exact_trajectory_with_feedback(
         ModelCalled,
     ]
     assert isinstance(own[0], TrajectoryStarted)
-    assert own[0].task_id == "order-17"
+    assert (own[0].task_id, own[0].role) == ("order-17", Role.TRAINABLE)
     assert [each.status for each in own if isinstance(each, ToolReturned)] == [
         *(ToolStatus.OK, ToolStatus.ERROR, ToolStatus.OK),
     ]
@@ -195,4 +208,44 @@ async def test_through_the_gateway_it_is_one_exact_trajectory_with_feedback(
         *(TrajectoryStarted, *turn, ModelCalled),
     ]
     assert len(calls_in(events)) == len(model.played) == 6
+    assert {tuple(each.sampling.altered_by) for each in calls_in(events)} == {()}
     assert assert_exact(events) == 2
+
+
+async def test_the_snippet_of_the_page(tmp_path: Path) -> None:
+    page = (ADAPTERS.parents[2] / "agents" / "README.md").read_text()
+    program = page.partition("```python claude-agent-sdk\n")[2].partition("```")[0]
+
+    def model(body: dict[str, Any]) -> Answer:
+        call = {"type": "tool_use", "id": "toolu_1", "name": CALLS[0][0], "input": CALLS[0][1]}
+        is_due = body.get("tools") and "tool_result" not in json.dumps(body["messages"])
+        return answer(body, call if is_due else {"type": "text", "text": DONE})
+
+    with scripted_endpoint() as endpoint:
+        endpoint.model = model
+        env = {
+            **environment(endpoint.url, tmp_path),
+            "ANTHROPIC_MODEL": "policy",
+            "HEADRACE_KAFKA": NOWHERE,
+            STATE_VARIABLE: str(tmp_path / "state"),
+            "PATH": f"{binary(CLAUDE_CODE).parent}:/usr/bin:/bin",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "ignore", "-c", program), cwd=tmp_path, env=env, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(120):
+                output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+    assert (process.returncode, output.decode()) == (0, f"{DONE}\n")
+    events = [each.fact for each in recorded_in(tmp_path / "state" / "headrace", NOWHERE, "account", "")]
+    assert sorted(type(each).__name__ for each in events) == [
+        *("ModelCalled", "ModelCalled", "ToolCalled", "ToolReturned", "TrajectoryEnded", "TrajectoryStarted"),
+    ]
+    (started,) = (each for each in events if isinstance(each, TrajectoryStarted))
+    assert (started.task_id, started.agent) == ("order-17", "checkout")
+    (result,) = (each.result for each in events if isinstance(each, ToolReturned))
+    assert result == "boots, sandals"
