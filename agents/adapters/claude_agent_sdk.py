@@ -124,13 +124,14 @@ class RecordedClient(sdk.ClaudeSDKClient):  # type: ignore[misc]  # the library 
 
     async def connect(self, prompt: Any = None) -> None:
         """Connect, and begin a run."""
-        self._run, self.options = self._recording.begin(self._given, self._task_id)
+        run, self.options = self._recording.begin(self._given, self._task_id)
         try:
-            with _current(self._run):
+            with _current(run):
                 await super().connect(prompt)
-        except BaseException as error:
-            self._recording.end(self._run, error)
+        except BaseException as error:  # after the SDK has disconnected
+            self._recording.end(run, error)
             raise
+        self._run = run
 
     async def receive_messages(self) -> AsyncIterator[Any]:
         """Yield all messages."""

@@ -100,7 +100,57 @@ async def test_two_queries_at_a_time_are_two_trajectories(
     for size, own in zip(("44", "46"), by_trajectory(notes), strict=True):
         assert_run(in_order(own), size)
         assert (own[0].fields["task_id"], own[0].fields["agent"]) == (f"order-{size}", "checkout")
-    assert headrace.current().id not in {note.trajectory_id for note in notes}
+    assert headrace.stats.dropped == {}
+
+
+async def test_code_that_the_sdk_starts_finds_the_run_and_the_program_does_not(
+    recording: Any, headrace: Headrace, notes: list[Note]
+) -> None:
+    import claude_agent_sdk as sdk
+
+    found: list[str] = []
+
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        found.append(headrace.current().id)
+        return {}
+
+    hooks: Any = {"UserPromptSubmit": [sdk.HookMatcher(hooks=[hook])]}
+    options = sdk.ClaudeAgentOptions(hooks=hooks)
+    async for _ in recording.query(prompt="go", options=options, transport=scripted_cli(run())):
+        assert headrace.current().id not in {note.trajectory_id for note in notes}
+    async with recording.client(options, scripted_cli(run())) as client:
+        await client.query("go")
+        await read(client.receive_response())
+        assert headrace.current().id not in {note.trajectory_id for note in notes}
+    assert found == list({note.trajectory_id: None for note in notes})
+
+
+async def test_a_connection_that_fails(recording: Any, headrace: Headrace, notes: list[Note]) -> None:
+    async def program() -> None:
+        async with recording.client(transport=scripted_cli(run())) as client:
+            await client.query("go")
+            await read(client.receive_response())
+            raise KeyError("of the program")
+
+    with pytest.raises(KeyError):
+        await program()
+    assert (notes[-1].fields["status"], notes[-1].fields["error"].kind) == ("failed", KeyError)
+    cli = scripted_cli()
+    cli.connect = cli.end_input = lambda: 1 / 0
+    client = recording.client(transport=cli)
+    with pytest.raises(ZeroDivisionError):
+        await client.connect()
+    assert (notes[-1].fields["status"], notes[-1].fields["error"].kind) == ("failed", ZeroDivisionError)
+    client = recording.client(transport=(cli := scripted_cli([*prompt("go"), *answered("msg_1", text("So far."))])))
+    cli.failure = OSError("broken")
+    await client.connect()
+    await client.query("go")
+    with pytest.raises(Exception, match="broken"):
+        await read(client.receive_messages())
+    await client.disconnect()
+    last = by_trajectory(notes)[-1]
+    assert kinds(in_order(last)) == ["trajectory.started", "model.called", "trajectory.ended"]
+    assert last[-1].fields["status"] == "failed"
     assert headrace.stats.dropped == {}
 
 

@@ -127,8 +127,8 @@ async def running_gateway(folder: Path, engines: Sequence[str], **settings: Any)
 
 
 def recorded_in(folder: Path, *cluster: str) -> list[Recorded]:
-    """What a gateway that has stopped left in its spool. ``cluster``: settings that the spool is for; a gateway's is for
-    an address of Kafka, by default one where there is none."""
+    """What a gateway that has stopped left in its spool. ``cluster``: settings that the spool is for; for a
+    gateway an address of Kafka, by default one where there is none."""
 
     def unexpected(path: str, loss: Loss) -> None:
         raise AssertionError(f"{path}: {loss}")
