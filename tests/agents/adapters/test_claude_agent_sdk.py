@@ -241,6 +241,8 @@ async def test_a_sub_agent(
     assert (sub[0].fields["agent"], sub[-1].fields["status"]) == ("Explore", status)
     (finished,) = fields_of(main, "subagent.finished")
     assert finished["status"] == status
+    if lines[-1].get("subtype") == "init":  # the turn after the notification
+        assert kinds(main)[-3:] == ["subagent.finished", "model.called", "trajectory.ended"]
     assert sub[-1].fields.get("answer") == ("It is 44." if status == "completed" else None)
     assert fields_of(sub, "model.called")[0]["messages"][0]["content"] == "44?"
     assert (main[-1].fields["status"], main[-1].fields["answer"]) == ("completed", ANSWER)
