@@ -116,10 +116,11 @@ class RecordedClient(sdk.ClaudeSDKClient):  # type: ignore[misc]  # the library 
     """A client of the SDK; each connection is a run."""
 
     def __init__(self, recording: HeadraceRecording, options: Any, transport: Any, task_id: str | None) -> None:
-        super().__init__(options, transport)
+        self._given = options or sdk.ClaudeAgentOptions()
+        super().__init__(self._given, transport)
+        self.options: Any = self._given
         self._recording = recording
         self._task_id = task_id
-        self._given = self.options
         self._run: ClaudeRun | None = None
 
     async def connect(self, prompt: Any = None) -> None:

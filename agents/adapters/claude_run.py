@@ -224,8 +224,9 @@ class ClaudeRun:
         if call is None:
             return
         reason = call.stop_reason
+        extra: dict[str, Any] = {}
         if call.error is not None:
-            reason = "error"
+            reason, extra = "error", {"error": f"{call.error}: {_text(call.blocks)}"}
         elif reason is None and any(each["type"] == "tool_use" for each in call.blocks):
             reason = "tool_use"
         said = {"model": call.model, "content": call.blocks, "stop_reason": reason, "usage": call.usage}
@@ -235,7 +236,7 @@ class ClaudeRun:
                 read_request(Api.MESSAGES, {"model": call.model, "messages": thread.messages}),
                 read_answer(Api.MESSAGES, said),
                 place=call.place,
-                **({} if call.error is None else {"error": f"{call.error}: {_text(call.blocks)}"}),
+                **extra,
             )
         thread.messages.append({"role": "assistant", "content": call.blocks})
 
