@@ -291,11 +291,12 @@ class Headrace:
         """Return what records model calls for an adapter; arguments as in :meth:`wrap`."""
         return Recorder(self.trajectory, lambda: self._sender.counters, agent=agent, record_tools=record_tools)
 
-    def gateway_session(self, session_id: str | None = None) -> GatewaySession:
+    def gateway_session(self, session_id: str | None = None, *, trajectory_id: str | None = None) -> GatewaySession:
         """Name a session of the capture gateway: calls of wrapped clients inside its ``with`` belong to it.
 
         The gateway records them; nothing else inside is sent, except feedback. ``session_id``: printable ASCII of
-        at most 160 characters, unique to the conversation; default: a new one.
+        at most 160 characters, unique to the conversation; default: a new one. ``trajectory_id``: the gateway's, if it
+        is known because the session was opened at the gateway (``POST /sessions``); default: that of the first answer.
         """
         named = self._sender.new_id()
         if session_id is not None:
@@ -308,7 +309,7 @@ class Headrace:
                 named = given
             except BadIdentifier as error:
                 self._sender.counters.alter(Alteration.IDENTIFIER, f"{error}. A generated one replaces it")
-        return GatewaySession(self._sender, named, self.feedback)
+        return GatewaySession(self._sender, named, self.feedback, trajectory_id)
 
     def feedback(
         self,

@@ -38,11 +38,13 @@ class GatewaySession(UnrecordedTrajectory):
 
     __slots__ = ("_feedback", "trajectory_id")
 
-    def __init__(self, sender: Sender, session_id: str, feedback: Callable[..., None]) -> None:
+    def __init__(
+        self, sender: Sender, session_id: str, feedback: Callable[..., None], trajectory_id: str | None = None
+    ) -> None:
         super().__init__(sender, UNRECORDED + session_id)
         self._feedback = feedback
-        self.trajectory_id: str | None = None
-        """The gateway's trajectory; ``None`` before the first answer."""
+        self.trajectory_id = trajectory_id
+        """The gateway's trajectory; ``None`` before the first answer, and if nobody sees the answers' headers."""
 
     @property
     def session_id(self) -> str:

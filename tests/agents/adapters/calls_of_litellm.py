@@ -53,10 +53,11 @@ def results(said: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-async def run_async(endpoint: Endpoint, size: str, stream: bool, **more: Any) -> str:
+async def run_async(server: dict[str, Any], size: str, stream: bool) -> str:
+    """Run an agent to its answer; ``server``: arguments of each call."""
     messages = question(size)
     while True:
-        answer = await litellm.acompletion(**ask(endpoint, messages=messages, tools=TOOLS, stream=stream, **more))
+        answer = await litellm.acompletion(**server, messages=messages, tools=TOOLS, stream=stream)
         if stream:
             answer = litellm.stream_chunk_builder([chunk async for chunk in answer])
         said = answer.choices[0].message.model_dump()
@@ -65,10 +66,11 @@ async def run_async(endpoint: Endpoint, size: str, stream: bool, **more: Any) ->
         messages += [said, *results(said)]
 
 
-def run_sync(endpoint: Endpoint, size: str) -> str:
+def run_sync(server: dict[str, Any], size: str) -> str:
+    """Run an agent to its answer; ``server``: arguments of each call."""
     messages = question(size)
     while True:
-        said = litellm.completion(**ask(endpoint, messages=messages, tools=TOOLS)).choices[0].message.model_dump()
+        said = litellm.completion(**server, messages=messages, tools=TOOLS).choices[0].message.model_dump()
         if not said.get("tool_calls"):
             return str(said["content"])
         messages += [said, *results(said)]
@@ -94,7 +96,7 @@ async def test_two_conversations_at_a_time(
 ) -> None:
     async def run(size: str) -> None:
         async with headrace.trajectory(task_id=f"order-{size}", agent="checkout"):
-            assert await run_async(endpoint, size, stream) == f"{ANSWER} {size}"
+            assert await run_async(ask(endpoint), size, stream) == f"{ANSWER} {size}"
 
     await asyncio.gather(run("44"), run("46"))
     async with asyncio.timeout(20):
@@ -122,7 +124,7 @@ def test_synchronous_calls_are_recorded_before_they_return(
     headrace: Headrace, endpoint: Endpoint, notes: list[Note]
 ) -> None:
     with headrace.trajectory(task_id="order-17", agent="checkout"):
-        assert run_sync(endpoint, "44") == f"{ANSWER} 44"
+        assert run_sync(ask(endpoint), "44") == f"{ANSWER} 44"
     assert_run(notes[1:-1], "44")
 
 
@@ -178,11 +180,11 @@ async def test_a_gateway_s_calls_are_named_and_not_recorded(
         litellm.completion(**ask(endpoint, messages=question("44"), extra_headers=session.headers))
         assert session.trajectory_id == "019-main"
         for stream in (False, True):
-            await run_async(endpoint, "44", stream)
+            await run_async(ask(endpoint), "44", stream)
     assert {headers.get("x-session-id") for headers, _ in endpoint.requests} == {"thread-7"}
     litellm.completion(**ask(endpoint, messages=question("44")))  # it has the gateway's headers
-    await run_async(endpoint, "44", stream=False)
-    await run_async(endpoint, "44", stream=True)
+    await run_async(ask(endpoint), "44", stream=False)
+    await run_async(ask(endpoint), "44", stream=True)
     assert notes == []
 
 
@@ -192,8 +194,8 @@ async def test_a_recording_that_fails_does_not_reach_the_program(
     from headrace.agents.adapters import litellm as adapter
 
     monkeypatch.setattr(adapter, "read_answer", None)
-    assert run_sync(endpoint, "44") == f"{ANSWER} 44"
-    assert await run_async(endpoint, "44", stream=False) == f"{ANSWER} 44"
+    assert run_sync(ask(endpoint), "44") == f"{ANSWER} 44"
+    assert await run_async(ask(endpoint), "44", stream=False) == f"{ANSWER} 44"
     assert notes == []
     assert headrace.stats.dropped == {"internal": 6}
     headrace._sender.counters = type(headrace._sender.counters)()

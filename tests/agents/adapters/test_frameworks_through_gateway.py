@@ -1,7 +1,10 @@
 """Agents of other libraries through a whole gateway, with vLLM's templates and parsers and a scripted engine: one
 trajectory with its tool calls in place, whose calls can be trained, and nothing from the adapter but feedback."""
 
+import asyncio
 import json
+import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,14 +20,17 @@ from headrace.agents.encoding import Note
 from headrace.agents.sdk import Headrace
 from headrace.schemas.events import (
     ModelCalled,
+    Role,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
     ToolReturned,
     TrajectoryStarted,
 )
+from tests.agents.adapters import test_openai_agents as of_agents
+from tests.agents.adapters import test_pydantic_ai as of_pydantic
 from tests.agents.adapters.test_openai_agents import answer_to
-from tests.agents.gateway.running import Recorded, RunningGateway, assert_exact, recorded_in, running_gateway
+from tests.agents.gateway.running import Recorded, RunningGateway, assert_exact, calls_in, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import FileCodec, Reply, ScriptedEngine
 from tests.beside import installed
 from tests.conftest import Engine
@@ -55,20 +61,28 @@ async def answering(folder: Path, render: Engine, *texts: str) -> AsyncIterator[
         yield gateway
 
 
-def assert_one_trajectory(events: list[Recorded]) -> str:
+def assert_one_trajectory(events: list[Recorded], task_id: str = "thread-7") -> str:
     """One exact segment with both tool calls in place; returns the trajectory's id."""
     assert len({each.trajectory_id for each in events}) == 1
     turn = [ModelCalled, ToolCalled, ToolReturned]
     assert [type(each.fact) for each in events] == [TrajectoryStarted, *turn, *turn, ModelCalled]
     assert isinstance(events[0].fact, TrajectoryStarted)
-    assert events[0].fact.task_id == "thread-7"
+    assert (events[0].fact.task_id, events[0].fact.role) == (task_id, Role.TRAINABLE)
     assert assert_exact(events) == 1
     tools = [each.fact for each in events if isinstance(each.fact, (ToolCalled, ToolReturned))]
     assert [each.tool for each in tools] == ["search", "search", "stock", "stock"]
     searched = tools[1]
     assert isinstance(searched, ToolReturned)
-    assert "boots 44" in str(searched.result)
+    assert re.search(r"boots .*44", str(searched.result))
     return events[0].trajectory_id
+
+
+def assert_all_in_one(events: list[Recorded], notes: list[Note], *, is_strict: bool) -> None:
+    """The gateway's one trajectory, and the adapter's feedback on it. ``is_strict``: whether the tools are strict; vLLM
+    enforces that, and tokens that were sampled so are not trained."""
+    trajectory = assert_one_trajectory(events)
+    assert {tuple(each.sampling.altered_by) for each in calls_in(events)} == {STRICT if is_strict else ()}
+    assert [(note.model.TYPE, note.trajectory_id) for note in notes] == [("headrace.feedback.given.v1", trajectory)]
 
 
 @pytest.fixture
@@ -80,6 +94,66 @@ def agents(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.agents.adapters.openai_agents import HeadraceTracing
 
     set_trace_processors([HeadraceTracing(headrace)])
+
+
+STRICT = ("structured_output",)
+"""What changes the distribution where tools are strict."""
+TOOLS = pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "loose"])
+APIS = pytest.mark.parametrize("api", ["chat", "responses"])
+STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.mark.usefixtures("agents")
+@TOOLS
+@APIS
+@STREAMS
+async def test_the_openai_agents_sdk(
+    stream: bool,
+    api: str,
+    is_strict: bool,
+    tmp_path: Path,
+    render_server: Engine,
+    headrace: Headrace,
+    notes: list[Note],
+) -> None:
+    from agents import OpenAIChatCompletionsModel, OpenAIResponsesModel
+
+    kind = OpenAIChatCompletionsModel if api == "chat" else OpenAIResponsesModel
+    async with answering(tmp_path, render_server, *RUN) as gateway:
+        client = headrace.wrap(openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any"))
+        seller = of_agents.agent(kind("policy", client), is_strict=is_strict)
+        with headrace.gateway_session("thread-7") as session:
+            assert (await of_agents.answer_to("boots in 44?", seller, stream=stream)).strip() == "We have both."
+    session.feedback("accepted", 1.0)
+    assert_all_in_one(recorded_in(tmp_path), notes, is_strict=is_strict)
+
+
+@TOOLS
+@APIS
+@STREAMS
+async def test_pydantic_ai(
+    stream: bool,
+    api: str,
+    is_strict: bool,
+    tmp_path: Path,
+    render_server: Engine,
+    headrace: Headrace,
+    notes: list[Note],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed(HERE / "pydantic-ai.txt"))])
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIChatModel if api == "chat" else OpenAIResponsesModel
+    async with answering(tmp_path, render_server, *RUN) as gateway:
+        client = headrace.wrap(openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="any"))
+        model = kind("policy", provider=OpenAIProvider(openai_client=client))
+        seller = of_pydantic.agent(headrace, model, is_strict=None if is_strict else False)
+        with headrace.gateway_session("thread-7") as session:
+            assert (await of_pydantic.answer_to("boots in 44?", seller, stream=stream)).strip() == "We have both."
+    session.feedback("accepted", 1.0)
+    assert_all_in_one(recorded_in(tmp_path), notes, is_strict=is_strict)
 
 
 @pytest.mark.usefixtures("agents")
@@ -98,13 +172,48 @@ async def test_an_agent_as_a_tool_is_a_sub_agent_of_the_session(
             assert (await answer_to("boots in 44?", asker)).strip() == "We have both."
     events = recorded_in(tmp_path)
     main = events[0].trajectory_id
-    own = [type(each.fact) for each in events if each.trajectory_id == main]
-    assert own.count(ModelCalled) == 2
-    assert {ToolCalled, ToolReturned, SubagentStarted} <= set(own) | {SubagentFinished}
-    subs = {each.trajectory_id for each in events} - {main}
-    assert len(subs) == 1
-    assert_exact(events)
+    own = [each.fact for each in events if each.trajectory_id == main]
+    assert [type(each) for each in own if type(each) is not SubagentFinished] == [
+        *(TrajectoryStarted, ModelCalled, ToolCalled, SubagentStarted, ToolReturned, ModelCalled),
+    ]
+    assert [str(each.result).strip() for each in own if isinstance(each, ToolReturned)] == ["It is 44."]
+    (sub,) = {each.trajectory_id for each in events} - {main}
+    assert [type(each.fact) for each in events if each.trajectory_id == sub][:2] == [TrajectoryStarted, ModelCalled]
+    assert assert_exact(events) == 2
     assert notes == []
+
+
+async def test_litellm(tmp_path: Path, render_server: Engine) -> None:
+    """In a process of its own: it needs another version of OpenAI's client."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    async with answering(tmp_path / "gateway", render_server, *RUN * 3) as gateway:
+        path = os.pathsep.join([str(installed(HERE / "litellm.txt")), *sys.path])
+        env = {"PYTHONPATH": path, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        env |= {"GATEWAY": gateway.url, "REPORTS": str(reports)}
+        options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / "litellm_through_gateway.py"))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pytest", *options),
+            cwd=HERE.parents[2],
+            env=os.environ | env,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(300):
+                output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode == 0, output.decode()[-4_000:]
+    events = recorded_in(tmp_path / "gateway")
+    started = {each.fact.task_id: each.trajectory_id for each in events if isinstance(each.fact, TrajectoryStarted)}
+    assert {each.name: each.read_text() for each in reports.iterdir()} == started
+    assert started.keys() == {"whole", "stream", "synchronous"}
+    for task_id, trajectory in started.items():
+        own = [each for each in events if each.trajectory_id == trajectory]
+        assert assert_one_trajectory(own, task_id) == trajectory
+        assert {tuple(each.sampling.altered_by) for each in calls_in(own)} == {()}
 
 
 async def test_mcp(tmp_path: Path, render_server: Engine, headrace: Headrace, notes: list[Note]) -> None:
@@ -140,5 +249,7 @@ async def test_mcp(tmp_path: Path, render_server: Engine, headrace: Headrace, no
                     result = await tools.call_tool(each.function.name, json.loads(each.function.arguments))
                     text = "".join(getattr(block, "text", "") for block in result.content)
                     messages.append({"role": "tool", "tool_call_id": each.id, "content": text})
-    assert_one_trajectory(recorded_in(tmp_path))
+    events = recorded_in(tmp_path)
+    assert_one_trajectory(events)
+    assert {tuple(each.sampling.altered_by) for each in calls_in(events)} == {()}
     assert notes == []

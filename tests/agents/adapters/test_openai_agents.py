@@ -55,16 +55,18 @@ def model(headrace: Headrace, endpoint: Endpoint, api: str, is_wrapped: bool) ->
     return kind("gpt-5", headrace.wrap(client) if is_wrapped else client)
 
 
-def agent(model: Any, **more: Any) -> Any:
+def agent(model: Any, *, is_strict: bool = True, **more: Any) -> Any:
     from agents import Agent, function_tool
 
-    @function_tool  # type: ignore[untyped-decorator]
+    @function_tool(strict_mode=is_strict)  # type: ignore[untyped-decorator]
     def search(query: str) -> str:
         """Search the shop."""
         return f"boots {query}"
 
     # The SDK's own words for a failure do not say what went wrong.
-    @function_tool(failure_error_function=lambda context, error: str(error))  # type: ignore[untyped-decorator]
+    @function_tool(  # type: ignore[untyped-decorator]
+        strict_mode=is_strict, failure_error_function=lambda context, error: str(error)
+    )
     def stock(query: str) -> str:
         """Ask for the stock."""
         raise ConnectionError("no shop")

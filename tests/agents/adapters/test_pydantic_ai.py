@@ -44,7 +44,9 @@ def model(headrace: Headrace, endpoint: Endpoint, api: str, is_wrapped: bool) ->
     return kind("gpt-5", provider=OpenAIProvider(openai_client=headrace.wrap(client) if is_wrapped else client))
 
 
-def agent(headrace: Headrace, model: Any, *, name: str = "seller", tools: bool = True) -> Any:
+def agent(
+    headrace: Headrace, model: Any, *, name: str = "seller", tools: bool = True, is_strict: bool | None = None
+) -> Any:
     from pydantic_ai import Agent, ModelRetry
 
     from headrace.agents.adapters.pydantic_ai import HeadraceRecording
@@ -61,8 +63,8 @@ def agent(headrace: Headrace, model: Any, *, name: str = "seller", tools: bool =
         raise ModelRetry("no shop")
 
     if tools:
-        found.tool_plain(search)
-        found.tool_plain(stock)
+        found.tool_plain(search, strict=is_strict)
+        found.tool_plain(stock, strict=is_strict)
     return found
 
 

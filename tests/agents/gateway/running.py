@@ -126,13 +126,14 @@ async def running_gateway(folder: Path, engines: Sequence[str], **settings: Any)
             stop.set()
 
 
-def recorded_in(folder: Path, bootstrap: str = NOWHERE) -> list[Recorded]:
-    """What a gateway that has stopped left in its spool."""
+def recorded_in(folder: Path, *cluster: str) -> list[Recorded]:
+    """What a gateway that has stopped left in its spool. ``cluster``: settings that the spool is for; for a
+    gateway an address of Kafka, by default one where there is none."""
 
     def unexpected(path: str, loss: Loss) -> None:
         raise AssertionError(f"{path}: {loss}")
 
-    spool = Spool(folder / "spool", 1 << 30, cluster_fingerprint(bootstrap), unexpected)
+    spool = Spool(folder / "spool", 1 << 30, cluster_fingerprint(*(cluster or (NOWHERE,))), unexpected)
     found: list[SpooledRecord] = []
     while spool.adopt():
         while taken := spool.take_adopted(1000, 1 << 30):

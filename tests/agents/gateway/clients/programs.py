@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tests.agents.gateway.clients.installed import MINI_SWE_AGENT, SMOLAGENTS, binary, programs_of
 
+CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.330"
+
 TASK = "say hello using the shell"
 DONE = "I said hello."
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -94,7 +96,7 @@ def _claude_code(url: str) -> Start:
         "DISABLE_AUTOUPDATER": "1",
         "IS_SANDBOX": "1",  # it may run as root
     }
-    program = str(binary("@anthropic-ai/claude-code@2.1.330"))
+    program = str(binary(CLAUDE_CODE))
     return Start((program, "-p", TASK, "--dangerously-skip-permissions"), env)
 
 
