@@ -193,9 +193,9 @@ async def test_a_bug_within_a_stream_cuts_it(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.usefixtures("tried_again")
 async def test_an_engine_that_comes_back_with_other_log_probabilities(tmp_path: Path) -> None:
-    first, broken, second = Reply("one", logprob=0.0), Reply(WORDS, fault=Fault.CUT), Reply("two", logprob=-0.5)
-    script = first, first, broken, second  # the second request asks for the kind of log-probabilities
-    async with answering(*script) as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+    first, second = Reply("one", logprob=0.0), Reply("two", logprob=-0.5)
+    broken = Reply(WORDS, fault=Fault.CUT, logprob=0.0)
+    async with answering(first, broken, second) as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         for number, status in enumerate((200, 503, 200)):
             client = ChatHttp(gateway, f"/s/{number}", fields={"temperature": 0.7}).say("hi")
             assert (await post(gateway, client))[0] == status
