@@ -8,6 +8,7 @@ which takes seconds. Without parser names, text passes as text and vLLM is not i
 """
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from headrace.agents.gateway.canonical import Api
 from headrace.agents.gateway.generate_stream import TOKEN_NAME
 from headrace.agents.gateway.parser_requests import names_a_tool, parser_request, read_by_parsers
 from headrace.schemas.arrays import IntArray
+
+_log = logging.getLogger(__name__)
 
 REMEMBERED = 256
 """Largest number of requests whose form for the parsers is kept: one serves all calls of a conversation."""
@@ -60,6 +63,7 @@ class AnswerParsers:
         self._tokenizer: Any = None
         self._has_tool_parser = settings.tool_parser is not None
         self._has_reasoning_parser = settings.reasoning_parser is not None
+        self._has_warned = False
         self._requests: OrderedDict[bytes, Any] = OrderedDict()
         if self._has_tool_parser or self._has_reasoning_parser:
             from vllm.parser import ParserManager
@@ -108,6 +112,13 @@ class AnswerParsers:
         Raises:
             NotParsed: If vLLM finds the request invalid, which render would have refused.
         """
+        if body.get("tools") and not self._has_tool_parser and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "a client offers tools, but no tool parser is set: the model's calls of them are answered as text. Set "
+                "the name of vLLM's parser for this model (headrace up --set vllm.tool_parser=NAME, or the gateway's "
+                "tool_parser beside a vLLM of your own)"
+            )
         new, request = None, None
         if self._parser is not None and api is not Api.COMPLETIONS:
             request = self._request(api, body)

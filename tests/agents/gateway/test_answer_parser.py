@@ -127,6 +127,16 @@ class TestWithoutParsers:
         with pytest.raises(NotParsed, match="the engine ended an answer with 'error'"):
             fed(answer, chunks_of(Reply("a", finish_reason="error"), ToyCodec()))
 
+    def test_tools_that_nothing_can_read_are_warned_about_once(
+        self, parsers: AnswerParsers, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        parsers.start(Api.CHAT, {"tools": []}, PROMPT, mint=mint)
+        assert not caplog.records
+        for _ in range(2):
+            parsers.start(Api.CHAT, {"tools": [{"type": "function", "function": {"name": "x"}}]}, PROMPT, mint=mint)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "vllm.tool_parser=NAME" in caplog.text
+
     def test_vllm_is_not_imported(self) -> None:
         code = (
             "import sys; from headrace.agents.gateway.answer_parsers import *; "
