@@ -68,7 +68,7 @@ async def until_waiting(pool: EnginePool, number: int) -> None:
 
 async def test_calls_of_a_prefix_stay_on_an_engine_and_prefixes_are_spread() -> None:
     async with engines(*[Reply()] * 3) as these:
-        served = {key: await these.served_by(key) for key in (bytes([each]) for each in range(12))}
+        served = {key: await these.served_by(key) for key in (bytes([each]) for each in range(60))}
         assert len(set(served.values())) == 3
         assert all([await these.served_by(key) == url for key, url in served.items()])
 
