@@ -17,6 +17,7 @@ from enum import StrEnum
 from itertools import islice
 
 from headrace.agents.sender_loop import GATES, Gate
+from headrace.agents.spool_frames import Loss
 
 LOG = logging.getLogger("headrace.sdk")
 
@@ -127,6 +128,11 @@ class SdkCounters:
     def drop(self, reason: DropReason, why: object = "", *, events: int = 1) -> None:
         """Count ``events`` as dropped for ``reason``; ``why`` is for the log."""
         self._count(self._dropped[reason], why, events)
+
+    def drop_damaged(self, path: str, loss: Loss) -> None:
+        """Count the events of ``loss``, a part of a spool's segment file at ``path``, as dropped."""
+        why = f"{path} cannot be read from byte {loss.offset:,} on: {loss.size:,} bytes"
+        self.drop(DropReason.SPOOL_DAMAGED, why, events=loss.records)
 
     def alter(self, kind: Alteration, why: object = "", *, values: int = 1) -> None:
         """Count ``values`` as sent in another form than they were given."""

@@ -8,13 +8,12 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-from headrace.agents.counters import DropReason, SdkCounters
+from headrace.agents.counters import SdkCounters
 from headrace.agents.gateway.answer_parsers import AnswerParsers, ParserSettings
 from headrace.agents.gateway.call_metrics import CallMetrics, observe_gateway
 from headrace.agents.gateway.calls import Calls
@@ -37,7 +36,7 @@ from headrace.agents.gateway.server import GatewayServer
 from headrace.agents.gateway.sessions import SessionStore
 from headrace.agents.gateway.tenants import Tenants, read_tenants
 from headrace.agents.spool import Spool
-from headrace.agents.spool_frames import Loss, cluster_fingerprint
+from headrace.agents.spool_frames import cluster_fingerprint
 from headrace.schemas.ids import uuid7
 from headrace.schemas.operator_error import OperatorError
 
@@ -86,7 +85,7 @@ async def _run(
     capture = Capture(sealer, nodes, sessions, uuid7)
     counters = SdkCounters()
     cluster = cluster_fingerprint(*sorted(each.strip() for each in config.bootstrap.split(",")))
-    spool = Spool(config.folder / "spool", config.spool_bytes, cluster, partial(_count_loss, counters))
+    spool = Spool(config.folder / "spool", config.spool_bytes, cluster, counters.drop_damaged)
     journal = Journal(
         spool,
         config.bootstrap,
@@ -233,14 +232,6 @@ def _collect_rarely() -> None:
     a cycle."""
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)
-
-
-def _count_loss(counters: SdkCounters, path: str, loss: Loss) -> None:
-    counters.drop(
-        DropReason.SPOOL_DAMAGED,
-        f"{path} cannot be read from byte {loss.offset:,} on: {loss.size:,} bytes",
-        events=loss.records,
-    )
 
 
 def _now_ms() -> int:

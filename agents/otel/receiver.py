@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -32,7 +31,7 @@ from headrace.agents.otel.otlp import JSON, PROTOBUF, BadOtlp, Export, parse_exp
 from headrace.agents.otel.recording import Terms, notes_of
 from headrace.agents.otel.trajectories import Grouped
 from headrace.agents.spool import Spool
-from headrace.agents.spool_frames import Loss, SpooledRecord, cluster_fingerprint
+from headrace.agents.spool_frames import SpooledRecord, cluster_fingerprint
 from headrace.schemas.ids import uuid7
 from headrace.schemas.operator_error import OperatorError
 
@@ -165,7 +164,7 @@ async def run_receiver(config: OtlpConfig, *, stop: asyncio.Event, ready: Callab
         config.folder / "spool",
         config.spool_bytes,
         cluster_fingerprint(*sorted(each.strip() for each in config.bootstrap.split(","))),
-        partial(_count_loss, counters),
+        counters.drop_damaged,
     )
     journal = Journal(spool, config.bootstrap, {}, counters, source=SOURCE, new_id=uuid7)
     receiver = Receiver(config, journal, counters)
@@ -206,11 +205,3 @@ def _failure(kind: str, status: int, message: str, headers: dict[str, str] | Non
 def _response(kind: str, status: int, message: ProtobufMessage, headers: dict[str, str] | None = None) -> web.Response:
     body = MessageToJson(message).encode() if kind == JSON else message.SerializeToString()
     return web.Response(body=body, status=status, headers={"Content-Type": kind, **(headers or {})})
-
-
-def _count_loss(counters: SdkCounters, path: str, loss: Loss) -> None:
-    counters.drop(
-        DropReason.SPOOL_DAMAGED,
-        f"{path} cannot be read from byte {loss.offset:,} on: {loss.size:,} bytes",
-        events=loss.records,
-    )
