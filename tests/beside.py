@@ -25,3 +25,19 @@ def installed(requirements: Path) -> Path:
         subprocess.run([uv, "pip", "install", *options, "-r", str(requirements)], check=True, timeout=300)
         making.rename(folder)
     return folder
+
+
+def assert_tests_pass(file: Path, requirements: Path, **variables: str) -> None:
+    """Run the tests of ``file`` with the packages of ``requirements`` in front of headrace's own, in a process of their
+    own with these environment variables, and assert that they pass."""
+    path = os.pathsep.join([str(installed(requirements)), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONPATH": path} | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4_000:]
