@@ -7,13 +7,13 @@ from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
-    from headrace.streams.clickhouse.sink import SinkConfig
+    from headrace.streams.clickhouse.sink_config import SinkConfig
 
 
 def sink_config(settings: "Settings") -> "SinkConfig":
     """Returns the sink's configuration."""
     from headrace.deploy.configuration.settings import configured
-    from headrace.streams.clickhouse.sink import SinkConfig
+    from headrace.streams.clickhouse.sink_config import SinkConfig
 
     return configured(
         settings,
@@ -56,7 +56,7 @@ SINK = Process(
     settings=("kafka", "clickhouse"),
     needs=("kafka", "clickhouse"),
     metrics=True,
-    configuration="headrace.streams.clickhouse.sink:SinkConfig",
+    configuration="headrace.streams.clickhouse.sink_config:SinkConfig",
     configure=sink_config,
     memory_mb=300,
     native=True,

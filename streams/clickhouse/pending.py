@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from aiokafka import TopicPartition
+
 from headrace.streams.clickhouse.batches import RowBatch, convert, joined
 from headrace.streams.clickhouse.cuts import full_end, next_cut
 from headrace.streams.native.available import SPEEDUPS
@@ -176,6 +178,13 @@ class Pending:
         self._counted_size += _bytes_of(self._records[self._counted :])
         self._counted = len(self._records)
         return self._counted_size
+
+
+class PendingPartitions(dict[TopicPartition, Pending]):
+    """What is read and not written of all partitions."""
+
+    generation = -1
+    """The assignment under which it was read (:attr:`AssignedPartitions.generation`); −1 if it must be read again."""
 
 
 def _bytes_of(records: Sequence[LogRecord]) -> int:

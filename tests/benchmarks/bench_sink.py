@@ -35,7 +35,7 @@ from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.clickhouse.batches import convert, convert_validated
 from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
-from headrace.streams.clickhouse.sink import SinkConfig
+from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
 from tests.benchmarks.cluster import cpu_s
 from tests.benchmarks.load import broker, fill
@@ -52,7 +52,8 @@ serve_clickhouse(folder / "data", secrets=folder / "secrets", host=sys.argv[2], 
 """
 SINK = """
 import asyncio, json, sys
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import run_sink
+from headrace.streams.clickhouse.sink_config import SinkConfig
 config = SinkConfig(**json.loads(sys.argv[1]))
 asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", flush=True)))
 """

@@ -18,7 +18,8 @@ from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
 from headrace.schemas.wire import decode_payload, encode
 from headrace.streams.clickhouse import sink
 from headrace.streams.clickhouse.database import RetryingClient
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import run_sink
+from headrace.streams.clickhouse.sink_config import SinkConfig
 from tests.conftest import RunningKafka
 from tests.streams.clickhouse.test_sink import count, events_of, running_sink, send_events, until
 from tests.streams.clickhouse.test_sink_reading import end_of, send_to, until_committed

@@ -16,7 +16,8 @@ from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
 from headrace.schemas.wire import decode_payload
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.cuts import CommitMetadata
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import run_sink
+from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.unstored import SOURCE
 from headrace.streams.lost_offset import LOG_ENDS_EARLY, TOPIC_RECREATED
 from tests.expired import delete_before, expired_alerts

@@ -35,7 +35,8 @@ from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.cuts import halves
 from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, ensure_tables, open_client
 from headrace.streams.clickhouse.database import insert as insert_rows
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import run_sink
+from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
 from headrace.streams.dead_letters.build import original_bytes
 from headrace.streams.dead_letters.redrive import Refusal
@@ -44,7 +45,8 @@ from headrace.streams.raw import StoredRecord
 
 SINK = """
 import asyncio, json, sys
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import run_sink
+from headrace.streams.clickhouse.sink_config import SinkConfig
 config = SinkConfig(**json.loads(sys.argv[1]))
 asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", flush=True)))
 """
@@ -469,6 +471,8 @@ async def test_waiting_for_clickhouse_ends_at_shutdown() -> None:
         ({"retry_most_s": -1.0}, "retry_most_s must be positive, not -1.0"),
         ({"linger_s": float("nan")}, "linger_s must be at most 3600 seconds, not nan"),
         ({"linger_s": float("inf")}, "linger_s must be at most 3600 seconds, not inf"),
+        ({"pause_share": -0.1}, "pause_share must be from 0 to 10, not -0.1"),
+        ({"pause_share": float("nan")}, "pause_share must be from 0 to 10, not nan"),
         ({"lag_interval_s": 3601.0}, "lag_interval_s must be at most 3600 seconds, not 3601.0"),
     ],
 )

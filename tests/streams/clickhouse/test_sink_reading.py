@@ -21,12 +21,14 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, Topic
 from headrace.schemas.wire import decode_payload
-from headrace.streams.clickhouse import sink
+from headrace.streams.clickhouse import sink, write_cycle
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.cuts import CommitMetadata
 from headrace.streams.clickhouse.database import RetryingClient
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import run_sink
+from headrace.streams.clickhouse.sink_config import SinkConfig
+from headrace.streams.clickhouse.write_cycle import WriteCycle
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading import partition_reader
 from headrace.streams.reading.partition_reader import PartitionReader
@@ -254,7 +256,7 @@ async def test_the_committed_offset_passes_a_transaction_that_is_aborted_later(
     kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, topic: Topic
 ) -> None:
     """Once retention deletes it, it would be reported as unread."""
-    monkeypatch.setattr(sink, "_PASSED_S", 0.5)
+    monkeypatch.setattr(write_cycle, "_PASSED_S", 0.5)
     place, group = TopicPartition(topic.name, 0), f"aborted-{topic.name}"
     await send_to(kafka, topic, group, 3, partition=0)
     before = await end_of(kafka, place)
@@ -386,11 +388,12 @@ async def test_the_sink_waits_for_a_broker_that_is_away(
         assert count(clickhouse, events_of(name)) == 1_000
 
 
-async def test_after_a_slow_write_the_sink_pauses_as_long_as_it_took_up_to_two_lingers(
-    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("share", [1.0, 0.5])
+async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_two_lingers(
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     writes, delays = list[tuple[float, float]](), itertools.cycle([0.4, 1.6])
-    write, insert = sink._Sink._write, RetryingClient.insert
+    write, insert = WriteCycle._write, RetryingClient.insert
 
     async def timed(self: Any, batches: Any) -> None:
         begun = monotonic()
@@ -401,15 +404,15 @@ async def test_after_a_slow_write_the_sink_pauses_as_long_as_it_took_up_to_two_l
         await asyncio.sleep(next(delays))
         await insert(self, *arguments)
 
-    async with running_sink(SinkConfig(kafka, clickhouse, group="pauses", linger_s=0.25)):
+    async with running_sink(SinkConfig(kafka, clickhouse, group=f"pauses-{share}", linger_s=0.25, pause_share=share)):
         await send_to(kafka, EVENTS, "before", 1, partition=0)
         await until(clickhouse, events_of("before"), 1)
-        monkeypatch.setattr(sink._Sink, "_write", timed)
+        monkeypatch.setattr(WriteCycle, "_write", timed)
         monkeypatch.setattr(RetryingClient, "insert", slow_insert)
         while len(writes) < 6:
             await send_to(kafka, EVENTS, "pauses", 1, partition=0)
         counted = writes[:]  # without the last one, which does not wait: the sink stops
     pauses = [begun - ended for (_, ended), (begun, _) in itertools.pairwise(counted)]
     took = [ended - begun for begun, ended in counted]
-    assert all(pause >= min(each, 0.5) - 0.01 for pause, each in zip(pauses, took, strict=False))
+    assert all(pause >= min(share * each, 0.5) - 0.01 for pause, each in zip(pauses, took, strict=False))
     assert max(took) >= 1.6

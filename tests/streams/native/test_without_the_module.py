@@ -13,6 +13,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.clickhouse import sink
 from headrace.streams.clickhouse.batches import convert
+from headrace.streams.clickhouse.sink_config import SinkConfig
 from tests.streams.builders import event, log, session, started
 
 PROGRAM = """
@@ -56,6 +57,6 @@ async def test_the_sink_reports_a_start_without_the_module(
     monkeypatch.setattr(sink, "SPEEDUPS", None)
     stop = asyncio.Event()
     stop.set()
-    config = sink.SinkConfig(f"{HOST}:{free_port()}", f"http://{HOST}:{free_port()}")
+    config = SinkConfig(f"{HOST}:{free_port()}", f"http://{HOST}:{free_port()}")
     await sink.run_sink(config, stop=stop, ready=lambda: None)
     assert caplog.text.count("was not built") == 1

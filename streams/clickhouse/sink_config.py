@@ -1,0 +1,64 @@
+"""The settings of the sink."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOST_S = 3600.0
+"""Longest of all times that can be set."""
+_MOST_PAUSE_SHARE = 10.0
+"""Largest pause that can be set, as a share of a write."""
+_MOST = {"batch_records": 1_048_576, "buffer_bytes": 64 * 1024**3, "concurrent_inserts": 64}
+"""Largest of the numbers that can be set."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """Settings of the sink."""
+
+    bootstrap: str
+    """Kafka address, host:port."""
+    clickhouse_url: str
+    """ClickHouse address, http://host:port."""
+    clickhouse_secrets: Path | None = None
+    """Folder with the embedded ClickHouse's passwords, for an address that names no user."""
+    group: str = "sink"
+    """Consumer group. A new name reads all topics from the start, to fill empty tables again."""
+    member: str | None = None
+    """Static membership name of this process: after a crash it gets its partitions back immediately instead of after
+    the session timeout. Each name belongs to one running process. Unset: the broker chooses a name."""
+    linger_s: float = 0.5
+    """Seconds that a record waits for others before its batch is cut; up to twenty times as long while thousands more
+    records are waiting in Kafka."""
+    pause_share: float = 1.0
+    """Pause between two writes, as a share of the time that the first took, up to two lingers: a busy machine or a slow
+    ClickHouse gets fewer and larger inserts, each of which costs some 10 ms of processor time, whatever its size. With
+    0.5, rows are visible a tenth sooner at a high load, for a fifth more of ClickHouse's processor time."""
+    batch_records: int = 65_536
+    """Full batches end at multiples of this many offsets; also the size of inserts per partition in a backlog."""
+    buffer_bytes: int = 128 * 1024 * 1024
+    """Bytes of records and columns in memory at which the largest batch is cut and reading pauses. The readers of
+    `events` hold up to 8 MiB per partition in addition."""
+    concurrent_inserts: int = 3
+    """Partitions whose batches are converted and inserted concurrently."""
+    lag_interval_s: float = 5.0
+    """Seconds between two measurements of the consumer groups' lag."""
+    retry_most_s: float = 10.0
+    """Longest pause in seconds between two attempts while ClickHouse does not answer."""
+
+    def __post_init__(self) -> None:
+        for name in ("linger_s", "lag_interval_s", "retry_most_s"):
+            value = getattr(self, name)
+            if value <= 0:
+                raise ValueError(f"the sink's setting {name} must be positive, not {value}")
+            if not value <= _MOST_S:
+                raise ValueError(f"the sink's setting {name} must be at most {_MOST_S:g} seconds, not {value}")
+        if not 0 <= self.pause_share <= _MOST_PAUSE_SHARE:
+            raise ValueError(
+                f"the sink's setting pause_share must be from 0 to {_MOST_PAUSE_SHARE:g}, not {self.pause_share}"
+            )
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"the sink's setting {name} must be a whole number from 1 to {most}, not {value!r}")
+        if not self.group.strip():
+            raise ValueError("the sink's setting group must not be empty: it names the consumer group")
