@@ -156,6 +156,56 @@ async def test_pydantic_ai(
     assert_all_in_one(recorded_in(tmp_path), notes, is_strict=is_strict)
 
 
+@pytest.mark.filterwarnings("ignore")
+@APIS
+@STREAMS
+async def test_langchain(
+    stream: bool,
+    api: str,
+    tmp_path: Path,
+    render_server: Engine,
+    headrace: Headrace,
+    notes: list[Note],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed(HERE.parents[1] / "langchain.txt"))])
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+    from langgraph.prebuilt import create_react_agent
+
+    from headrace.agents.adapters.langchain import HeadraceCallbacks
+
+    @tool  # type: ignore[untyped-decorator]
+    def search(query: str) -> str:
+        """Search the shop."""
+        return f"boots {query}"
+
+    @tool  # type: ignore[untyped-decorator]
+    def stock(query: str) -> str:
+        """Ask for the stock."""
+        return f"2 of {query}"
+
+    async with answering(tmp_path, render_server, *RUN) as gateway:
+        _, opened = await gateway.post("/sessions", {"task_id": "thread-7"})
+        named = {"base_url": f"{gateway.url}/v1", "default_headers": {"x-session-id": opened["session"]}}
+        model = ChatOpenAI(
+            model="policy", api_key="any", use_responses_api=api == "responses", streaming=stream, **named
+        )
+        seller = create_react_agent(model, [search, stock])
+        config: Any = {"callbacks": [HeadraceCallbacks(headrace, agent="checkout")]}
+        question = {"messages": [("user", "boots in 44?")]}
+        with headrace.gateway_session(opened["session"], trajectory_id=opened["trajectory"]) as session:
+            if stream:
+                states = [state async for state in seller.astream(question, config=config, stream_mode="values")]
+                result = states[-1]
+            else:
+                result = await seller.ainvoke(question, config=config)
+            assert result["messages"][-1].text.strip() == "We have both."
+    session.feedback("accepted", 1.0)
+    assert_all_in_one(recorded_in(tmp_path), notes, is_strict=False)
+
+
 @pytest.mark.usefixtures("agents")
 async def test_an_agent_as_a_tool_is_a_sub_agent_of_the_session(
     tmp_path: Path, render_server: Engine, headrace: Headrace, notes: list[Note]
