@@ -51,7 +51,7 @@ class GatewayConfig:
     node_bytes: int = 1024**3
     """Memory of the answers that can be continued exactly, in bytes; the least recently used are forgotten first."""
     max_sessions: int = 100_000
-    """Open sessions; a further one ends the least recently used."""
+    """Open sessions; a further one ends the least recently used one of the tenant with the most sessions."""
     idle_s: float = 480.0
     """Seconds without a request after which a session ends. It must be shorter than the assembler's `idle_timeout_s`,
     after which a trajectory takes no more events; raise both for agents whose tools take longer."""

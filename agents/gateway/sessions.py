@@ -201,40 +201,53 @@ class Session:
 
 
 class SessionStore:
-    """The sessions of all tenants, by tenant and scope; the least recently used is the first to go."""
+    """The sessions of all tenants. If there are too many, the tenant with the most of them loses its least recently used
+    one: no tenant's sessions end because another opens many.
+    """
 
     def __init__(self, max_sessions: int) -> None:
         self._max = max_sessions
-        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._by_tenant: dict[str, OrderedDict[str, Session]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return self._count
 
     def get(self, tenant: str, scope: str | None) -> Session | None:
         """Return a session."""
-        return None if scope is None else self._sessions.get((tenant, scope))
+        return None if scope is None else self._by_tenant.get(tenant, {}).get(scope)
 
     def put(self, session: Session) -> Session | None:
-        """Add or refresh a session; return the one that must be ended because there are too many: the least recently
-        used one without a call in flight, among the oldest."""
-        key = (session.tenant, session.scope)
-        self._sessions[key] = session
-        self._sessions.move_to_end(key)
-        if len(self._sessions) <= self._max:
+        """Add or refresh a session; return the one that must be ended because there are too many: of the tenant with
+        the most sessions, the least recently used one without a call in flight, among the oldest."""
+        own = self._by_tenant.setdefault(session.tenant, OrderedDict())
+        self._count += session.scope not in own
+        own[session.scope] = session
+        own.move_to_end(session.scope)
+        if self._count <= self._max:
             return None
-        for oldest in list(islice(self._sessions, MAX_LOOKED_AT)):
-            if oldest != key and not self._sessions[oldest].in_flight:
-                return self._sessions.pop(oldest)
-            self._sessions.move_to_end(oldest)  # it is being used
+        for sessions in sorted(self._by_tenant.values(), key=len, reverse=True):
+            for scope in list(islice(sessions, MAX_LOOKED_AT)):
+                oldest = sessions[scope]
+                if oldest is not session and not oldest.in_flight:
+                    return self.remove(oldest.tenant, scope)
+                sessions.move_to_end(scope)  # it is being used
         return None  # rather more sessions, as many as calls in flight, than an answer that nothing records
 
     def remove(self, tenant: str, scope: str) -> Session | None:
         """Forget a session and return it."""
-        return self._sessions.pop((tenant, scope), None)
+        own = self._by_tenant.get(tenant, OrderedDict())
+        session = own.pop(scope, None)
+        if session is not None:
+            self._count -= 1
+            if not own:
+                del self._by_tenant[tenant]
+        return session
 
     def idle(self, before_ms: int) -> Iterator[Session]:
-        """Yield the sessions without a request since ``before_ms`` and without a call in flight, oldest first."""
-        for session in list(self._sessions.values()):
+        """Yield the sessions without a request since ``before_ms`` and without a call in flight, each tenant's oldest
+        first."""
+        for session in [session for own in self._by_tenant.values() for session in own.values()]:
             if session.used_ms < before_ms and not session.in_flight:
                 yield session
 
