@@ -141,6 +141,8 @@ class SessionEndpoints:
         body, size = await json_body(request)
         admit(self._limiter, access.tenant.name, size)
         asked: EndRequest = read_request(EndRequest, body)
+        if access.grant is not None and asked.outcome is not None:  # the program that is judged holds it
+            raise refused(ErrorKind.PERMISSION, "a session's key reports no outcome: use a key of the gateway")
         tenant, session = access.tenant.name, request.match_info["session"]
         if not self._capture.is_open(tenant, session):
             raise refused(ErrorKind.NOT_FOUND, f"the session {session[:80]!r} is not open")

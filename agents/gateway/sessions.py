@@ -201,8 +201,10 @@ class Session:
 
 
 class SessionStore:
-    """The sessions of all tenants. If there are too many, the tenant with the most of them loses its least recently used
-    one: no tenant's sessions end because another opens many.
+    """The sessions of all tenants.
+
+    If there are too many, the tenant with the most of them loses its least recently used one: no tenant's sessions end
+    because another opens many.
     """
 
     def __init__(self, max_sessions: int) -> None:
@@ -213,9 +215,14 @@ class SessionStore:
     def __len__(self) -> int:
         return self._count
 
+    def __iter__(self) -> Iterator[Session]:
+        """Yield all sessions, each tenant's least recently used first."""
+        return iter([session for own in self._by_tenant.values() for session in own.values()])
+
     def get(self, tenant: str, scope: str | None) -> Session | None:
         """Return a session."""
-        return None if scope is None else self._by_tenant.get(tenant, {}).get(scope)
+        own = self._by_tenant.get(tenant)
+        return None if own is None or scope is None else own.get(scope)
 
     def put(self, session: Session) -> Session | None:
         """Add or refresh a session; return the one that must be ended because there are too many: of the tenant with
@@ -247,7 +254,7 @@ class SessionStore:
     def idle(self, before_ms: int) -> Iterator[Session]:
         """Yield the sessions without a request since ``before_ms`` and without a call in flight, each tenant's oldest
         first."""
-        for session in [session for own in self._by_tenant.values() for session in own.values()]:
+        for session in self:
             if session.used_ms < before_ms and not session.in_flight:
                 yield session
 

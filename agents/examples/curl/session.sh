@@ -32,7 +32,8 @@ add() { # adds a message to the conversation
     messages=$(printf '%s\n' "$messages" "$1" | jq --slurp '.[0] + [.[1]]')
 }
 
-# Open a session for the task. Its key names it in every call; KEY is the team's own, if the gateway asks for one.
+# Open a session for the task. Its key names it in every call. KEY is the team's own, if the gateway asks for one: with
+# it the session is opened and judged.
 opened=$(jq --null-input --arg task "$task" '{task_id: $task, agent: "checkout"}' | post /sessions "${KEY:-any}")
 session=$(jq -r .session <<<"$opened")
 key=$(jq -r .api_key <<<"$opened")
@@ -40,7 +41,7 @@ feedback_token=$(jq -r .feedback_token <<<"$opened")
 
 # Whatever happens from here on, the session ends with it.
 status=failed outcome=null
-trap 'post "/sessions/$session/end" "$key" <<<"{\"status\": \"$status\", \"outcome\": $outcome}" >/dev/null' EXIT
+trap 'post "/sessions/$session/end" "${KEY:-any}" <<<"{\"status\": \"$status\", \"outcome\": $outcome}" >/dev/null' EXIT
 
 models=$(curl --silent --show-error --fail-with-body "$GATEWAY/v1/models" --header "Authorization: Bearer $key")
 model=$(jq -r '.data[0].id' <<<"$models")

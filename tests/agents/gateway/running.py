@@ -75,7 +75,7 @@ class RunningGateway:
     @property
     def calls_in_flight(self) -> int:
         """Calls that the process, and its sessions, hold as unanswered."""
-        sessions = self.server._capture._sessions._sessions.values()
+        sessions = self.server._capture._sessions
         return max(self.server._calls.in_flight, sum(len(session.in_flight) for session in sessions))
 
     @property
