@@ -1,7 +1,7 @@
 """The search agent, modelled on Chroma's Context-1, as the default system of ``headrace demo``."""
 
 from headrace.agents.rollouts.attempts import PolicyAttempts
-from headrace.agents.rollouts.sampler import RolloutConfig
+from headrace.agents.rollouts.config import RolloutConfig
 from headrace.agents.search import vocabulary as words
 from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
 from headrace.agents.search.program_attempts import AGENT as PROGRAM_AGENT
