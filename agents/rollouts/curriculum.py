@@ -1,6 +1,6 @@
 """The curriculum: tasks become harder as the policy's measured pass rate rises, and easier again if it falls. Pure.
 
-    settings = CurriculumSettings(raise_at=0.7, lower_at=0.2, window=16)
+    settings = CurriculumSettings(raise_at=0.7, lower_at=0.1, window=16)
     state = after(start(settings, levels=3), GroupResult(level=0, pass_rate=0.75), settings)
     level_of(state, settings, number=17, seed=0)   →  0
 
@@ -21,7 +21,7 @@ class CurriculumSettings:
     """Level at the start of a run."""
     raise_at: float = 0.7
     """Pass rate at the current level from which tasks become harder."""
-    lower_at: float = 0.2
+    lower_at: float = 0.1
     """Pass rate at the current level up to which tasks become easier; below ``raise_at``."""
     window: int = 16
     """Number of the latest groups of the level whose mean pass rate counts; as many are awaited before a move."""
