@@ -54,10 +54,10 @@ class Attempts(Protocol[TaskT_contra]):
 @runtime_checkable
 class Restarts(Protocol[TaskT_contra]):
     """:class:`Attempts` that can continue, or end, what an ended process of the same sampler left half done. With
-    others, whoever records an attempt also ends it, as the gateway does."""
+    others, the gateway that records an attempt also ends it."""
 
     def resume(self, task: TaskT_contra, left: Recorded, *, temperature: float) -> Attempt | None:
-        """Return an attempt that goes on from the last event in the log; ``None`` if that is not possible."""
+        """Return an attempt that continues from the last event in the log; ``None`` if that is not possible."""
         ...
 
     def abandon(self, left: Recorded) -> None:

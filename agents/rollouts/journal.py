@@ -5,7 +5,7 @@
     trajectory.ended   {"status": "completed"}
 
 A sampler that is started again reads it, so that no task is attempted in two groups of a run (one epoch), no finished
-attempt is made again, half-done groups get the members that they lack, and half-done attempts go on or are replaced.
+attempt is made again, half-done groups get the members that they lack, and half-done attempts continue or are replaced.
 There is no file of its own: what is not in the log did not happen. The fold is pure; :func:`read_journal` reads.
 """
 

@@ -38,7 +38,7 @@ class Progress:
         """Levels at which the curriculum was, in order."""
 
     def restore(self, journal: Journal) -> None:
-        """Skip the tasks that the run attempted, and go on at the level of the newest group."""
+        """Skip the tasks that the run attempted, and continue at the level of the newest group."""
         self._attempted |= journal.attempted
         if self._config.curriculum is not None:
             self._moved(curriculum.resumed(journal.level, self._config.curriculum, len(self._levels)))

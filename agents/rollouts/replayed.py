@@ -4,8 +4,8 @@ again.
     policy = ReplayedPolicy(client, calls)      # the first len(calls) answers come from the log
     Conversation(policy, sdk.continued(trajectory_id, known=9, replays=True))
 
-An episode that depends only on its task and the policy's answers runs from its start to where it was cut off, and goes
-on with the engine. A system whose tools have effects restores its environment first (``Agent.resume``).
+An episode that depends only on its task and the policy's answers runs from its start to where it was cut off, and
+continues with the engine. A system whose tools have effects restores its environment first (``Agent.resume``).
 """
 
 from array import array

@@ -3,7 +3,7 @@
 A group is eight attempts at one training task. New groups begin only within the trainer's budget (``backpressure``), so
 that samples are still fresh when they are trained. What is attempted is a :class:`TaskSource`, who makes the attempts
 an :class:`Attempts`: the sampler is the same for every system. Which groups exist is read from the log (``journal``),
-so a sampler that was killed goes on where it was.
+so a sampler that was killed continues where it was.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A half-done attempt goes on from the log: answers are not sampled again, events are not sent again."""
+"""A half-done attempt continues from the log: answers are not sampled again, events are not sent again."""
 
 from array import array
 from collections.abc import Sequence
