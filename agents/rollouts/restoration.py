@@ -25,8 +25,8 @@ def restoration(group: BegunGroup, *, now_ms: int, within_ms: int, restarts: boo
     """Return what completes ``group``.
 
     A group that began more than ``within_ms`` ago is not completed: grouping may have closed it, and its tokens are
-    stale. ``restarts``: whether half-done attempts can be continued or ended; otherwise the gateway that records them ends
-    them, and they are members as they are.
+    stale. ``restarts``: whether half-done attempts can be continued or ended; otherwise the gateway that records them
+    ends them, and they are members as they are.
     """
     left = sorted(group.running.values(), key=lambda each: each.trajectory_id) if restarts else []
     if now_ms - group.began_ms > within_ms:

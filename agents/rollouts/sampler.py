@@ -58,7 +58,9 @@ async def run_rollouts(
         progress.restore(journal)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         groups = _Groups(config, source, attempts, backpressure, progress)
-        for attempt in await groups.restored(journal):
+        left = await groups.restored(journal)
+        del journal  # of all groups of the run
+        for attempt in left:
             await runner.slot()
             group.create_task(runner.run(attempt))
         while not progress.is_exhausted and await _has_room(backpressure, stop, metrics):

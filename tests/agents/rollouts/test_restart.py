@@ -1,4 +1,4 @@
-"""A sampler that is killed continues where it was: no member twice, groups complete, whatever moment it is killed at."""
+"""A killed sampler continues where it was: no member twice, groups complete, whatever moment it is killed at."""
 
 import asyncio
 import json
