@@ -79,7 +79,8 @@ class Resume(Protocol[TaskT_contra]):
     """Continues an episode: as :class:`Episode`, with the recorded events of the attempt, its start included.
 
     Conversation and trajectory repeat: answers and events that the log has come from there, and are not sent again. So
-    a system runs its episode from the start, after it has restored what its tools changed.
+    a system runs its episode from the start, after it has restored what its tools changed. Trajectories of sub-agents
+    do not repeat: an episode that would start them again must not be resumed.
     """
 
     def __call__(
