@@ -66,6 +66,6 @@ class ChromaStore:
             found = await asyncio.to_thread(
                 self._collection.query, query_embeddings=[vector], n_results=count, include=["distances"]
             )
-        except Exception as error:  # noqa: BLE001 - Chroma raises errors of its own, of httpx and of its Rust part
+        except Exception as error:  # Chroma's own, httpx's, and those of its Rust part
             raise RetrievalError(f"chroma did not answer: {error!r}") from error
         return [str(chunk_id) for chunk_id in found["ids"][0]]

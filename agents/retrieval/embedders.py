@@ -1,6 +1,6 @@
 """Texts → vectors, by whatever makes them: our own LSA, an endpoint of OpenAI's API, a Hugging Face directory.
 
-    await embedder.embed(["copy a file"]) → array of shape (1, 128), float32, rows of length 1
+await embedder.embed(["copy a file"]) → array of shape (1, 128), float32, rows of length 1
 """
 
 import asyncio
@@ -22,8 +22,10 @@ Vectors = npt.NDArray[np.float32]
 class Embedder(Protocol):
     """Makes vectors. The same text has the same vector."""
 
-    name: str
-    """What made the vectors, in stored indexes: those of another embedder cannot be compared."""
+    @property
+    def name(self) -> str:
+        """What made the vectors, in stored indexes: those of another embedder cannot be compared."""
+        ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of ``texts``. Raises :class:`RetrievalError`."""

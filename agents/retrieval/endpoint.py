@@ -1,6 +1,6 @@
 """One call of an endpoint outside this process: embeddings, reranking, or a model that explores.
 
-    await posted(http, "http://localhost:8000/v1/embeddings", {"model": "m", "input": ["text"]}, 60, "embeddings_url")
+await posted(http, "http://localhost:8000/v1/embeddings", {"model": "m", "input": ["text"]}, 60, "embeddings_url")
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Reciprocal rank fusion of rankings, after Cormack, Clarke and Büttcher (2009).
 
-    reciprocal_rank_fusion([["a", "b"], ["b", "c"]]) → ["b", "a", "c"]
+reciprocal_rank_fusion([["a", "b"], ["b", "c"]]) → ["b", "a", "c"]
 """
 
 from collections.abc import Sequence

@@ -60,14 +60,17 @@ class RetrievalSettings:
                 raise ValueError(f"{url} needs {model}: the name of the endpoint's model")
 
 
-async def build_index(folder: Path, settings: RetrievalSettings, http: aiohttp.ClientSession | None = None) -> Retriever:
+async def build_index(
+    folder: Path, settings: RetrievalSettings, http: aiohttp.ClientSession | None = None
+) -> Retriever:
     """Make the vectors of the corpus in ``folder``, and write them; return the retriever, without a reranker.
 
     A reranker that was learnt with other vectors is removed. Raises :class:`NoCorpus` and :class:`RetrievalError`.
     """
     retriever = await retriever_of(read_documents(folder), settings, http)
     embedder, store = retriever.embedder, retriever.dense
-    assert embedder is not None and isinstance(store, ExactStore)
+    assert embedder is not None
+    assert isinstance(store, ExactStore)
     index = folder / INDEX
     index.mkdir(exist_ok=True)
     (index / RERANKER).unlink(missing_ok=True)
@@ -89,7 +92,7 @@ async def retriever_of(
     """Return a retriever of ``documents`` in memory, without a reranker. Raises :class:`RetrievalError`."""
     passages = split_into_chunks(documents)
     texts = [chunk.searched for chunk in passages.chunks]
-    embedder = external_embedder(settings, http) or fit_lsa(texts)
+    embedder: Embedder = external_embedder(settings, http) or fit_lsa(texts)
     vectors = await embedder.embed(texts)
     lexical = Lexical.of(passages)
     return Retriever(passages, lexical, embedder, ExactStore(lexical.chunk_ids, vectors))
@@ -109,8 +112,10 @@ async def open_retriever(
     about: dict[str, Any] = json.loads((index / "index.json").read_text())
     documents = read_documents(folder)
     if about.get("documents") != sha256_of_documents(folder):
-        raise NoIndex(f"the index of {folder} is of other documents: make it again with `headrace index --corpus {folder}`")
-    embedder = external_embedder(settings, http) or Lsa.load(index / "lsa.npz")
+        raise NoIndex(
+            f"the index of {folder} is of other documents: make it again with `headrace index --corpus {folder}`"
+        )
+    embedder: Embedder = external_embedder(settings, http) or Lsa.load(index / "lsa.npz")
     if about.get("embedder") != embedder.name:
         raise NoIndex(
             f"the vectors of {folder} are of {about.get('embedder')}, not of {embedder.name}: make them with "

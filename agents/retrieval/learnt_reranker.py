@@ -10,12 +10,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.agents.retrieval.passages import Chunk
 from headrace.agents.retrieval.rerankers import Candidate
 from headrace.agents.retrieval.terms import terms_of
 
@@ -46,8 +48,7 @@ def features_of(query: str, candidates: Sequence[Candidate]) -> npt.NDArray[np.f
     best = max((candidate.bm25 for candidate in candidates), default=0.0) or 1.0
     rows = []
     for candidate in candidates:
-        title = set(terms_of(candidate.chunk.title))
-        text = terms_of(candidate.chunk.text)
+        title, text, length = _terms(candidate.chunk)
         rows.append(
             (
                 candidate.bm25,
@@ -56,13 +57,20 @@ def features_of(query: str, candidates: Sequence[Candidate]) -> npt.NDArray[np.f
                 _reciprocal(candidate.bm25_rank),
                 _reciprocal(candidate.dense_rank),
                 _reciprocal(candidate.fused_rank),
-                len(wanted & (set(text) | title)) / max(len(wanted), 1),
+                len(wanted & (text | title)) / max(len(wanted), 1),
                 len(wanted & title) / max(len(title), 1),
                 float(candidate.chunk.title.lower() in query.lower()),
-                math.log1p(len(text)),
+                math.log1p(length),
             )
         )
     return np.asarray(rows, np.float64).reshape(len(rows), len(FEATURES))
+
+
+@lru_cache(maxsize=16_384)  # the same chunks are candidates of many queries
+def _terms(chunk: Chunk) -> tuple[frozenset[str], frozenset[str], int]:
+    """Return the terms of the title, those of the text, and their number in the text."""
+    text = terms_of(chunk.text)
+    return frozenset(terms_of(chunk.title)), frozenset(text), len(text)
 
 
 def _reciprocal(rank: int | None) -> float:

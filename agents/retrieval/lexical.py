@@ -1,6 +1,6 @@
 """BM25 over the terms of chunks, by the library bm25s.
 
-    Lexical.of(passages).rank("default of copyfileobj's length", 50) → ["d0412-1", "d0409-1", …]
+Lexical.of(passages).rank("default of copyfileobj's length", 50) → ["d0412-1", "d0409-1", …]
 """
 
 from collections.abc import Mapping, Sequence

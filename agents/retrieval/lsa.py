@@ -137,4 +137,5 @@ def _right_singular_vectors(matrix: _Sparse, count: int, seed: int) -> npt.NDArr
     vectors: npt.NDArray[np.float64] = (basis @ rotation.T)[:, :count]
     # A singular vector's sign is arbitrary: the largest component is made positive.
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])])
-    return vectors * signs
+    signed: npt.NDArray[np.float64] = vectors * signs
+    return signed

@@ -66,9 +66,7 @@ def _scores(answer: Any, count: int, url: str) -> list[float]:
     try:
         scores = {int(each["index"]): float(each["relevance_score"]) for each in results or ()}
     except (KeyError, TypeError, ValueError) as error:
-        raise RetrievalError(
-            f'reranker_url {url}: expected {{"results": [{{"index", "relevance_score"}}]}}'
-        ) from error
+        raise RetrievalError(f'reranker_url {url}: expected {{"results": [{{"index", "relevance_score"}}]}}') from error
     if scores.keys() != set(range(count)):
         raise RetrievalError(f"reranker_url {url}: scores of {len(scores)} documents, {count} were sent")
     return [scores[index] for index in range(count)]

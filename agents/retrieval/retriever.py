@@ -88,9 +88,7 @@ class Retriever:
         dense = first(await self.dense.nearest(vector, reach))
         return bm25, dense, self._candidates(query, vector, bm25, dense)
 
-    def _candidates(
-        self, query: str, vector: Vector | None, bm25: list[str], dense: list[str]
-    ) -> list[Candidate]:
+    def _candidates(self, query: str, vector: Vector | None, bm25: list[str], dense: list[str]) -> list[Candidate]:
         fused = reciprocal_rank_fusion([bm25, dense])[:CANDIDATES]
         scores = self.lexical.scores(query)
         exact = self.dense if isinstance(self.dense, ExactStore) and vector is not None else None

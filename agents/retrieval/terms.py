@@ -1,6 +1,6 @@
 """Text → terms for BM25 and LSA, with the parts of identifiers.
 
-    terms_of("http.server.HTTPServer is slow") → ["http.server.httpserver", "http", "server", "http", "server", "slow"]
+terms_of("http.server.HTTPServer is slow") → ["http.server.httpserver", "http", "server", "http", "server", "slow"]
 """
 
 import re
@@ -8,8 +8,11 @@ import re
 _NAME = re.compile(r"\w+(?:\.\w+)*")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]+")
 STOP_WORDS = frozenset(
-    "a an and are as at be by for from has have if in into is it its may not of on or that the then there this to was "
-    "what when where which will with you".split()
+    re.findall(
+        r"\w+",
+        "a an and are as at be by for from has have if in into is it its may not of on or that the then there this to "
+        "was what when where which will with you",
+    )
 )
 MAX_TERMS = 4_096
 """Most terms of one text. A longer text is cut off."""

@@ -79,5 +79,6 @@ async def _make(corpus: Path, tasks: Path | None, settings: "RetrievalSettings",
         queries = sentence_queries(sentences, without)
         reranker = await learn_reranker([(retriever, questions), (without, queries)])
         reranker.save(corpus / INDEX / RERANKER)
-    print_line(f"{corpus / INDEX}: from {len(queries):,} sentences and {len(questions):,} questions, one in four held out")
-
+    print_line(
+        f"{corpus / INDEX}: from {len(queries):,} sentences and {len(questions):,} questions, one in four held out"
+    )

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     "--corpus", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Folder of a corpus."
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File of JSON lines.")
-@click.option("--rejected", type=click.Path(path_type=Path, dir_okay=False), help="File for what was rejected, and why.")
+@click.option(
+    "--rejected", type=click.Path(path_type=Path, dir_okay=False), help="File for what was rejected, and why."
+)
 @click.option(
     "--hops",
     "counts",
@@ -66,14 +68,14 @@ def command(
         wanted = dict(counts) or {1: 500, 2: 400, 3: 200, 4: 100}
         if explorer_url is not None and explorer_model is not None:
             total = sum(wanted.values())
-            made = asyncio.run(
-                _by_model(explorer_url, explorer_model, key_env, indexed, sha256, total, calls, seed)
-            )
+            made = asyncio.run(_by_model(explorer_url, explorer_model, key_env, indexed, sha256, total, calls, seed))
         else:
             facts = read_facts(corpus)
             if not facts:
-                raise StackError(f"{corpus} has no facts.jsonl: name a model with --explorer-url, or make a corpus with "
-                                 "`headrace corpus`")
+                raise StackError(
+                    f"{corpus} has no facts.jsonl: name a model with --explorer-url, or make a corpus with "
+                    "`headrace corpus`"
+                )
             made = generate(facts, indexed, sha256, counts=wanted, seed=seed, progress=print_line)
     except (NoCorpus, RetrievalError, ValueError) as error:
         raise StackError(str(error)) from error
@@ -82,7 +84,9 @@ def command(
     if rejected is not None:
         _write_rejected(made, rejected)
     reasons = ", ".join(f"{check} {count:,}" for check, count in sorted(made.by_check.items()))
-    print_line(f"{out}: {len(made.tasks):,} tasks; {len(made.rejected):,} candidates rejected{reasons and f' ({reasons})'}")
+    print_line(
+        f"{out}: {len(made.tasks):,} tasks; {len(made.rejected):,} candidates rejected{reasons and f' ({reasons})'}"
+    )
 
 
 async def _by_model(
@@ -96,9 +100,7 @@ async def _by_model(
 
     async with aiohttp.ClientSession(headers=key_headers(key_env)) as http:
         explorer = ModelExplorer(http, url.rstrip("/"), model)
-        return await tasks_by_model(
-            explorer, corpus, sha256, count=count, calls=calls, seed=seed, progress=print_line
-        )
+        return await tasks_by_model(explorer, corpus, sha256, count=count, calls=calls, seed=seed, progress=print_line)
 
 
 def _write_rejected(made: "Generated", path: Path) -> None:

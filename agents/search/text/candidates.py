@@ -1,6 +1,6 @@
 """Questions before they are verified: what an explorer proposes, and one more hop on top of one.
 
-    Candidate("What is the value of the class attribute request_queue_size of the base class of http.server.HTTPServer?",
+    Candidate("What is the value of the class attribute request_queue_size of the base class of …?",
               hops=(Hop("http.server.HTTPServer", …), Hop("socketserver.TCPServer", …)), answer="5", …)
 
 An explorer reads documents: by their syntax tree (:mod:`headrace.agents.search.text.facts`) or by a language model
@@ -66,9 +66,7 @@ def candidate_of(chain: Sequence[Fact], doc_ids: Mapping[str, str], distractors:
     expression = chain[0].subject
     for fact in chain:
         expression = fact.asks.format(expression)
-    hops = tuple(
-        Hop(fact.subject, fact.names, fact.value, doc_ids[fact.document], (fact.quote,)) for fact in chain
-    )
+    hops = tuple(Hop(fact.subject, fact.names, fact.value, doc_ids[fact.document], (fact.quote,)) for fact in chain)
     return Candidate(f"What is {expression}?", hops, chain[-1].value, distractors, "syntax-tree")
 
 

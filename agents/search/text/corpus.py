@@ -1,7 +1,7 @@
 """A corpus of real text in a folder: documents, the facts that a syntax tree shows in them, and where it is from.
 
     corpus/documents.jsonl    {"doc_id": "d0412", "title": "shutil.copyfileobj", "text": "…"}
-    corpus/facts.jsonl        {"subject": "http.server.HTTPServer", "relation": "base", "value": "socketserver.TCPServer", …}
+    corpus/facts.jsonl        {"subject": "http.server.HTTPServer", "relation": "base", "value": "socketserver…", …}
     corpus/corpus.json        {"python": "3.11.7", "documents": 2770, "sha256": "…", "licence": "Python Software …"}
 
 For a given version of Python the files are the same on every machine, as far as its distributor left the library alone.

@@ -1,6 +1,6 @@
 """Public definitions of Python modules, read from their source without importing it.
 
-    Class("http.server.HTTPServer", bases=("socketserver.TCPServer",), attributes=(Binding("allow_reuse_address", "1"),))
+    Class("http.server.HTTPServer", bases=("socketserver.TCPServer",), attributes=(Binding(…),), …)
 
 Names are qualified by their module, since a bare one may be taken for another: ``Index(slice)`` in ``ast`` is
 ``ast.Index(ast.slice)``, not a subclass of the builtin.
@@ -216,7 +216,11 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, qualify:
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
         *zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True),
-        *((name, default) for name, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default),
+        *(
+            (name, default)
+            for name, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if default
+        ),
     ]
     defaults = [Binding(name.arg, qualify.text(default)) for name, default in pairs if default is not None]
     return Function(f"{owner}.{node.name}", qualify.text(arguments), tuple(defaults), ast.get_docstring(node) or "")

@@ -14,7 +14,10 @@ LICENCE = "Python Software Foundation License Version 2 (docstrings and language
 """What the texts are under, recorded in every corpus."""
 
 SKIPPED = frozenset(
-    "__pycache__ encodings ensurepip idlelib lib2to3 msilib pydoc_data site-packages test tests turtledemo".split()
+    {
+        *("__pycache__", "encodings", "ensurepip", "idlelib", "lib2to3", "msilib", "pydoc_data", "site-packages"),
+        *("test", "tests", "turtledemo"),
+    }
 )
 """Folders with tests, bundled programs, other people's packages, or a hundred copies of one text (encodings)."""
 

@@ -93,7 +93,9 @@ class TextTask:
             targets, answer_chunks, distractors = (tuple(map(str, content[name])) for name in names)
             origin = content["provenance"]
             provenance = Provenance(
-                *(str(origin[name]) for name in ("generator", "explorer", "documents")),
+                str(origin["generator"]),
+                str(origin["explorer"]),
+                str(origin["documents"]),
                 tuple(map(str, origin["checks"])),
             )
             task_id, question, answer = (str(content[name]) for name in ("task_id", "question", "answer"))
@@ -103,7 +105,10 @@ class TextTask:
 
 
 def task_of(candidate: Candidate, corpus: Corpus, documents: str) -> TextTask:
-    """Return ``candidate`` as a task. ``documents``: SHA-256 of the corpus. Raises ``ValueError`` if it is unverified."""
+    """Return ``candidate`` as a task. ``documents``: SHA-256 of the corpus.
+
+    Raises ``ValueError`` if it fails a check.
+    """
     if failures := verify(candidate, corpus):
         raise ValueError(f"not verified: {failures[0].detail}")
     chunks = [

@@ -209,7 +209,9 @@ def _without_evidence(candidate: Candidate) -> Iterator[Failure]:
         if not hop.quotes or not all(normalised(quote) for quote in hop.quotes):
             yield Failure(Check.EVIDENCE, f"hop {number} has no quote, or an empty one")
         elif len(hop.quotes) > MAX_QUOTES or max(map(len, hop.quotes)) > MAX_QUOTE:
-            yield Failure(Check.EVIDENCE, f"hop {number} has more than {MAX_QUOTES} quotes or one of {MAX_QUOTE} characters")
+            yield Failure(
+                Check.EVIDENCE, f"hop {number} has more than {MAX_QUOTES} quotes or one of {MAX_QUOTE} characters"
+            )
         if not normalised(hop.subject) or not normalised(hop.value):
             yield Failure(Check.EVIDENCE, f"hop {number} has no subject or no value")
 
@@ -261,9 +263,13 @@ def _values(text: str, hop: Hop) -> Iterator[str]:
 def _leads_on(candidate: Candidate, corpus: Corpus) -> Iterator[Failure]:
     for number, (hop, following) in enumerate(zip(candidate.hops, candidate.hops[1:], strict=False), start=1):
         if normalised(following.subject) != normalised(hop.value):
-            yield Failure(Check.LEADS_ON, f"hop {number} leads to {hop.value!r}, the next is about {following.subject!r}")
+            yield Failure(
+                Check.LEADS_ON, f"hop {number} leads to {hop.value!r}, the next is about {following.subject!r}"
+            )
     if normalised(candidate.answer) != normalised(candidate.hops[-1].value):
-        yield Failure(Check.LEADS_ON, f"the last hop leads to {candidate.hops[-1].value!r}, not to {candidate.answer!r}")
+        yield Failure(
+            Check.LEADS_ON, f"the last hop leads to {candidate.hops[-1].value!r}, not to {candidate.answer!r}"
+        )
     subjects = [normalised(hop.subject) for hop in candidate.hops]
     if len(set(subjects)) < len(subjects):
         yield Failure(Check.LEADS_ON, "two hops are about the same subject")
@@ -317,4 +323,3 @@ def _distracts(candidate: Candidate, corpus: Corpus) -> Iterator[Failure]:
             yield Failure(Check.DISTRACTS, f"distractor {doc_id} shares no name with the evidence", doc_id)
         if any(answers(statement, hop) for hop in candidate.hops for statement in corpus.by_document[doc_id]):
             yield Failure(Check.DISTRACTS, f"distractor {doc_id} answers a hop", doc_id)
-
