@@ -1,6 +1,6 @@
 """Texts → vectors, by whatever makes them: our own LSA, an endpoint of OpenAI's API, a Hugging Face directory.
 
-await embedder.embed(["copy a file"]) → array of shape (1, 128), float32, rows of length 1
+await embedder.embed(["copy a file"]) → array of shape (1, 256), float32, rows of length 1
 """
 
 import asyncio

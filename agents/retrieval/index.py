@@ -1,7 +1,7 @@
 """An index on disk beside its corpus, and the retriever that opens it.
 
     corpus/documents.jsonl                     {"doc_id": "d0412", "title": "shutil.copyfileobj", "text": "…"}
-    corpus/index/index.json                    {"documents": "sha256…", "embedder": "lsa:128:9031", "chunks": 3889}
+    corpus/index/index.json                    {"documents": "sha256…", "embedder": "lsa:256:9031", "chunks": 4139}
     corpus/index/vectors.npy, lsa.npz, reranker.json
 
 Which embedder and which reranker are used is a setting; BM25 is made again when the index is opened, in a second.

@@ -8,11 +8,19 @@ from headrace.agents.retrieval.rerankers import Reranker
 from headrace.agents.retrieval.retriever import Retriever
 
 DOCUMENTS = (
-    Document("copy", "shutil.copyfileobj", "shutil.copyfileobj(fsrc, fdst, length=0)\n\ncopy data between file objects"),
-    Document("move", "shutil.move", "shutil.move(src, dst)\n\nmove a file or folder; may copy data, then remove the file"),
+    Document(
+        "copy", "shutil.copyfileobj", "shutil.copyfileobj(fsrc, fdst, length=0)\n\ncopy data between file objects"
+    ),
+    Document(
+        "move", "shutil.move", "shutil.move(src, dst)\n\nmove a file or folder; may copy data, then remove the file"
+    ),
     Document("tree", "shutil.rmtree", "shutil.rmtree(path)\n\nremove a folder with every file in it"),
-    Document("serve", "http.server.HTTPServer", "class http.server.HTTPServer(socketserver.TCPServer)\n\nserve requests"),
-    Document("tcp", "socketserver.TCPServer", "socketserver.TCPServer.request_queue_size = 5\n\nserve requests over TCP"),
+    Document(
+        "serve", "http.server.HTTPServer", "class http.server.HTTPServer(socketserver.TCPServer)\n\nserve requests"
+    ),
+    Document(
+        "tcp", "socketserver.TCPServer", "socketserver.TCPServer.request_queue_size = 5\n\nserve requests over TCP"
+    ),
 )
 PASSAGES = split_into_chunks(DOCUMENTS)
 

@@ -1,4 +1,4 @@
-"""The LSA is the truncated singular value decomposition of the weighted term matrix, and relates texts by their terms."""
+"""The LSA is the truncated singular value decomposition of the weighted terms, and relates texts by their terms."""
 
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from headrace.agents.search.corpus import Chunk, Corpus, Triple, draw_corpus
 from headrace.agents.search.retrieval import Index
 
