@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from headrace.agents.search.text.facts import Fact
+from headrace.agents.search.text.facts import Fact, Relation
 
 MAX_HOPS = 4
 
@@ -64,8 +64,9 @@ def chains_of(facts: Sequence[Fact], hops: int) -> list[tuple[Fact, ...]]:
 def candidate_of(chain: Sequence[Fact], doc_ids: Mapping[str, str], distractors: tuple[str, ...]) -> Candidate:
     """Return the question that ``chain`` answers. ``doc_ids``: ids of documents by title."""
     expression = chain[0].subject
-    for fact in chain:
-        expression = fact.asks.format(expression)
+    for place, fact in enumerate(chain):
+        is_nested = place > 0 and fact.relation is Relation.VALUE
+        expression = fact.asks.format(f"that is {expression}" if is_nested else expression)
     hops = tuple(Hop(fact.subject, fact.names, fact.value, doc_ids[fact.document], (fact.quote,)) for fact in chain)
     return Candidate(f"What is {expression}?", hops, chain[-1].value, distractors, "syntax-tree")
 

@@ -8,7 +8,7 @@ The model sees the question only. A hash of the question decides its split, as f
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,41 @@ def task_of(candidate: Candidate, corpus: Corpus, documents: str) -> TextTask:
         distractors=candidate.distractors,
         provenance=Provenance(GENERATOR, candidate.explorer, documents, tuple(str(check) for check in Check)),
     )
+
+
+@dataclass(frozen=True)
+class TextTasks:
+    """Tasks by number, for samplers: those of a split in the order of their ids, over and over."""
+
+    by_split: Mapping[Split, tuple[TextTask, ...]]
+    levels: tuple[str, ...]
+    """Numbers of hops that occur, few first: difficulties, easy to hard."""
+
+    @classmethod
+    def of(cls, tasks: Iterable[TextTask]) -> "TextTasks":
+        """Sort ``tasks`` by split."""
+        kept = sorted(tasks, key=lambda task: task.task_id)
+        by_split = {split: tuple(task for task in kept if task.split is split) for split in Split}
+        return cls(by_split, tuple(str(hops) for hops in sorted({len(task.hops) for task in kept})))
+
+    def training(self, number: int, level: int | None = None) -> TextTask:
+        """Return a training task; with ``level`` one of ``levels[level]`` hops. Raises :class:`NoTasks`."""
+        tasks = self.by_split[Split.TRAIN]
+        if level is not None:
+            if not 0 <= level < len(self.levels):
+                raise NoTasks(f"there is no level {level}: the tasks have {', '.join(self.levels)} hops")
+            tasks = tuple(task for task in tasks if str(len(task.hops)) == self.levels[level])
+        return _numbered(tasks, number, "training")
+
+    def held_out(self, number: int) -> TextTask:
+        """Return a held-out task. Raises :class:`NoTasks`."""
+        return _numbered(self.by_split[Split.HELD_OUT], number, "held-out")
+
+
+def _numbered(tasks: tuple[TextTask, ...], number: int, use: str) -> TextTask:
+    if not tasks:
+        raise NoTasks(f"there are no {use} tasks: generate more with `headrace tasks`")
+    return tasks[number % len(tasks)]
 
 
 def write_tasks(tasks: Iterable[TextTask], path: Path) -> None:
