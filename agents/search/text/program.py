@@ -108,8 +108,8 @@ async def run(options: argparse.Namespace) -> None:
                     running.create_task(one(task, group))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the options and run."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--corpus", type=Path, required=True, help="folder of `headrace corpus`, with its index")
     parser.add_argument("--tasks", type=Path, required=True, help="file of `headrace tasks`")
@@ -124,14 +124,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=int, default=32_768, help="tokens of context")
     parser.add_argument("--soft", type=int, help="tokens from which pruning is advised; default: half of the budget")
     parser.add_argument("--hard", type=int, help="tokens from which only pruning is allowed; default: three quarters")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the options and run."""
+    options = parser().parse_args(argv)
     for name in ("count", "attempts", "concurrency", "answer_tokens"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+            parser().error(f"--{name.replace('_', '-')} must be at least 1")
     try:
         asyncio.run(run(options))
     except ValueError as error:  # no corpus, no index, no tasks, limits that contradict each other
-        sys.exit(f"{parser.prog}: {error}")
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

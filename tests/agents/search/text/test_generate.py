@@ -21,7 +21,8 @@ BY_QUESTION = {task.question: task for task in GENERATED.tasks}
 
 def test_a_question_of_three_hops_has_the_chunk_of_each_as_a_target() -> None:
     task = BY_QUESTION[
-        "What is the value of the constant that is the value of the class attribute backlog of the base class of web.WebServer?"
+        "What is the value of the constant that is the value of the class attribute backlog of the base class of "
+        "web.WebServer?"
     ]
     assert task.answer == "5"
     assert [hop.value for hop in task.hops] == ["net.Server", "net.BACKLOG", "5"]
