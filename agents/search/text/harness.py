@@ -228,10 +228,14 @@ class TextHarness:
         for exchange in self._exchanges:
             exchange.shown = [chunk for chunk in exchange.shown if chunk.chunk_id not in removed]
         self._exchanges = [exchange for exchange in self._exchanges if exchange.shown]
-        self._messages = []
+        # The first message stays as it was: without its usage line, a gateway would take the rest for another
+        # conversation, which is not part of the trajectory.
+        self._messages = self._messages[:1] if self._exchanges else []
         text = self._question
-        for exchange in self._exchanges:
-            self._messages += ({"role": "user", "content": text}, {"role": "assistant", "content": exchange.said})
+        for place, exchange in enumerate(self._exchanges):
+            if place:
+                self._messages.append({"role": "user", "content": text})
+            self._messages.append({"role": "assistant", "content": exchange.said})
             text = _joined(exchange.shown)
         self._show(text)
         return Observation(action.tool, _arguments(action), {"pruned": list(action.chunk_ids)}, None, action.chunk_ids)
