@@ -10,7 +10,6 @@ A checkpoint ends the container; the sandbox continues from the checkpoint like 
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
@@ -77,6 +76,7 @@ class Runsc:
         self.groups = groups
         self.state = store.root / "runsc"
         self.state.mkdir(exist_ok=True, mode=0o700)
+        self._ending: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def create(cls, folder: Path, *, view: View | None = None) -> "Runsc":
@@ -170,14 +170,48 @@ class Runsc:
             raise
         return sandbox
 
+    def end_later(
+        self,
+        container: str | None,
+        after: asyncio.Task[None] | None,
+        folder: Path | None = None,
+        group: Group | None = None,
+    ) -> asyncio.Task[None]:
+        """Remove a container, then the folder and the control group of its sandbox, in the background: runsc takes
+        more than a second. ``after``: an earlier removal of the same sandbox. :meth:`close` waits."""
+        task = asyncio.ensure_future(self._end(container, after, folder, group))
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def _end(
+        self, container: str | None, after: asyncio.Task[None] | None, folder: Path | None, group: Group | None
+    ) -> None:
+        if after is not None:
+            await after
+        if container is not None and container in await self.containers():
+            await self.call("delete", "-force", container)
+        if group is not None:
+            group.remove()
+        if folder is not None:
+            await asyncio.to_thread(remove_folder, folder)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._ending.discard(task)  # close() reports those that failed
+
     async def close(self) -> None:
-        """Remove the containers and work folders of this process. Snapshots stay."""
+        """Remove the containers and work folders of this process. Snapshots stay. Raises :class:`SandboxError` if a
+        sandbox could not be removed before."""
+        failed = [each for each in await asyncio.gather(*self._ending, return_exceptions=True) if each is not None]
         for container in await self.containers():
             if container.startswith(self.store.process.name):
                 await self.call("delete", "-force", container)
         if self.groups is not None:
             self.groups.remove_own()
         self.store.close()
+        if failed:
+            raise SandboxError(f"a sandbox of runsc could not be removed: {failed[0]}") from failed[0]
 
 
 class RunscSandbox:
@@ -193,6 +227,7 @@ class RunscSandbox:
         self._container: str | None = None
         self._starts = 0
         self._group: Group | None = None
+        self._removal: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._is_stopped = False
 
@@ -256,7 +291,7 @@ class RunscSandbox:
         if result.exit_code == 128 + 9 and perf_counter() - began >= wall_s and outcome is Outcome.COMPLETED:
             return replace(result, exit_code=None, outcome=Outcome.TIMED_OUT)
         if result.exit_code is None or outcome is Outcome.OUT_OF_MEMORY:
-            await self._end()  # what the command left running in the sandbox cannot be told apart
+            self._end()  # what the command left running in the sandbox cannot be told apart
         elif result.exit_code == 128 and b"executing processes for container" in result.stderr:
             raise SandboxError(f"runsc could not run a command: {result.stderr[-300:].decode(errors='replace')}")
         return result
@@ -309,7 +344,7 @@ class RunscSandbox:
             finally:
                 await asyncio.to_thread(remove_folder, image)
             store.renew(self._folder, layers)
-            await self._end()
+            self._end()
             await self.begin(listing.sha256, digest)
             return manifest.snapshot(1000 * (perf_counter() - began))
 
@@ -317,18 +352,14 @@ class RunscSandbox:
         """Start ``n`` sandboxes from ``snapshot``, with the limits of this one."""
         return [await self._provider.restore(snapshot, self.limits) for _ in range(n)]
 
-    async def _end(self) -> None:
+    def _end(self) -> None:
         container, self._container = self._container, None
-        if container is not None and container in await self._provider.containers():
-            await self._provider.call("delete", "-force", container)
+        self._removal = self._provider.end_later(container, self._removal)
 
     async def stop(self) -> None:
-        """Kill the container."""
+        """Kill the container, in the background."""
         async with self._lock:
             if not self._is_stopped:
                 self._is_stopped = True
-                await self._end()
-                if self._group is not None:
-                    with contextlib.suppress(OSError):  # its processes are still ending; removed with the provider
-                        self._group.remove()
-                await asyncio.to_thread(remove_folder, self._folder)
+                container, self._container = self._container, None
+                self._removal = self._provider.end_later(container, self._removal, self._folder, self._group)

@@ -64,6 +64,8 @@ async def test_commands_files_and_limits_work_as_in_other_providers(runsc: Runsc
     assert (result.exit_code, result.stdout, result.outcome) == (0, b"a b typed\n", Outcome.COMPLETED)
     assert (await sandbox.execute(["sh", "-c", "exit 3"])).exit_code == 3
     assert (await sandbox.execute(["sleep", "60"], timeout_s=1)).outcome is Outcome.TIMED_OUT
+    large = await sandbox.execute(["sh", "-c", "head -c 9000000 /dev/zero > large"])
+    assert large.exit_code != 0
     await sandbox.write("a/b", b"x")
     assert await sandbox.read("a/b") == b"x"
     await sandbox.execute(["sh", "-c", "mkfifo pipe; ln -s /usr/bin/env link"])
@@ -74,6 +76,13 @@ async def test_commands_files_and_limits_work_as_in_other_providers(runsc: Runsc
         await sandbox.read("missing")
     with pytest.raises(SnapshotUnsupported, match="overlay"):
         await sandbox.snapshot(SnapshotKind.FILES)
+
+
+async def test_cpu_time_and_output_are_bounded(runsc: Runsc) -> None:
+    sandbox = await runsc.start({}, replace(SMALL, cpu_s=1))
+    assert (await sandbox.execute(["python3", "-c", "while True: pass"])).outcome is Outcome.CPU_EXHAUSTED
+    cut = await sandbox.execute(["python3", "-c", "print('x' * 5000)"])
+    assert (cut.exit_code, len(cut.stdout), cut.outcome) == (0, 4096, Outcome.OUTPUT_TRUNCATED)
 
 
 async def test_the_host_is_out_of_sight(runsc: Runsc) -> None:
@@ -95,6 +104,7 @@ async def test_a_hog_of_memory_ends_its_sandbox_only(runsc: Runsc) -> None:
     with pytest.raises(SandboxStopped, match="limit"):
         await sandbox.execute(["true"])
     assert (await other.execute(["echo", "on"])).stdout == b"on\n"
+    await sandbox.stop()
 
 
 async def test_masked_files_cannot_be_read(runsc: Runsc) -> None:
