@@ -1,6 +1,9 @@
 """gVisor: running processes continue in every fork of a checkpoint, each with its own memory and files."""
 
+import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from headrace.agents.sandbox.protocol import (
     ProviderUnavailable,
     Sandbox,
     SandboxStopped,
+    Snapshot,
     SnapshotKind,
     SnapshotUnsupported,
 )
@@ -56,6 +60,38 @@ async def test_memory_and_files_go_on_in_each_fork(runsc: Runsc) -> None:
     assert [await each.read("f") for each in (sandbox, fork)] == [b"1", b"2"]
     other = await sandbox.snapshot(SnapshotKind.MEMORY)
     assert (snapshot.parent, other.parent) == (None, snapshot.id)
+
+
+TAKES_A_CHECKPOINT = """
+import asyncio, sys
+from pathlib import Path
+from headrace.agents.sandbox.protocol import SnapshotKind
+from headrace.agents.sandbox.runsc import Runsc
+
+async def main():
+    sandbox = await (await Runsc.create(Path(sys.argv[1]))).start({"f": b"0"})
+    await sandbox.execute(["sh", "-c", sys.argv[2]])
+    print((await sandbox.snapshot(SnapshotKind.MEMORY)).id, flush=True)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_checkpoint_is_restored_after_its_process_was_killed_whose_containers_are_removed(runsc: Runsc) -> None:
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", TAKES_A_CHECKPOINT, runsc.store.root, COUNTS, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    snapshot_id = (await other.stdout.readline()).decode().strip()
+    other.kill()
+    await other.wait()
+    assert len(await runsc.containers.ids()) >= 1
+    restored = await runsc.restore(Snapshot(snapshot_id, SnapshotKind.MEMORY, None, None, 0), SMALL)
+    resumed = await counted(restored, 1)
+    assert await counted(restored, resumed + 1) > resumed
+    await (await Runsc.create(runsc.store.root)).close()
+    assert {each.partition("-")[0] for each in await runsc.containers.ids()} == {runsc.store.process.name}
 
 
 async def test_commands_files_and_limits_work_as_in_other_providers(runsc: Runsc) -> None:
