@@ -8,14 +8,15 @@ the policy can bring about has the outcome ``failed_outcome``, so that failing i
 reasons has none, and is rejected as ``unscored``. In both cases ``answer.failure`` says what happened.
 """
 
+import json
 import math
 from typing import Any
 
 from headrace.agents.environments.environment import Cause, Failure, RolloutResult, failed
 from headrace.schemas.finite import MAX_REWARD
 
-MAX_PARTS = 256
-"""Most parts of a reward, and most metrics, that are recorded; further ones are counted."""
+MAX_BYTES = 16_000
+"""Room for the parts of a reward in an answer, and for the metrics, as JSON; what has none is counted (``omitted``)."""
 
 MAX_LABEL = 200
 """Longest name or label, in characters."""
@@ -51,11 +52,10 @@ def checked(result: RolloutResult) -> RolloutResult:
 def end_of_session(result: RolloutResult, failed_outcome: float) -> dict[str, Any]:
     """Return the body of ``POST /sessions/…/end`` for a checked result."""
     answer: dict[str, Any] = {"stop": result.stop[:MAX_LABEL]}
-    if result.rewards:
-        answer["rewards"] = _bounded({name: [part.score, part.weight] for name, part in result.rewards.items()})
-    if metrics := {name: value for name, value in result.metrics.items() if math.isfinite(value)}:
-        answer["metrics"] = _bounded(metrics)
-    if omitted := sum(max(0, len(each) - MAX_PARTS) for each in (result.rewards, metrics)):
+    rewards = _bounded({name: [part.score, part.weight] for name, part in result.rewards.items()})
+    metrics = _bounded({name: value for name, value in result.metrics.items() if math.isfinite(value)})
+    answer |= {name: each for name, each in (("rewards", rewards), ("metrics", metrics)) if each}
+    if omitted := len(result.rewards) - len(rewards) + len(result.metrics) - len(metrics):
         answer["omitted"] = omitted
     if result.failure is not None:
         answer["failure"] = _failure(result.failure)
@@ -78,4 +78,11 @@ def _failure(failure: Failure) -> dict[str, str]:
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    return {name[:MAX_LABEL]: values[name] for name in list(values)[:MAX_PARTS]}
+    """Return the leading values that fit."""
+    found, size = dict[str, Any](), 0
+    for name, value in values.items():
+        size += len(json.dumps([name[:MAX_LABEL], value]))  # ASCII: no shorter than UTF-8
+        if size > MAX_BYTES:
+            break
+        found[name[:MAX_LABEL]] = value
+    return found

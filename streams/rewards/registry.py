@@ -30,7 +30,7 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-SHIPPED = (OUTCOME, ENVIRONMENT, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SWARM, TAB)
+SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SWARM, TAB, ENVIRONMENT)
 """Specs that come with headrace."""
 
 OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}
