@@ -184,8 +184,11 @@ def _run(environment: "OpenEnvironment", rollouts: "RolloutsConfig", shared: dic
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.log_format import log_to_stderr
     from headrace.deploy.stack.state import address_of
+    from headrace.schemas.redaction import remember_secret
 
     settings = load_settings(data=shared["data"])
+    if shared["key"]:
+        remember_secret(shared["key"])
     log_to_stderr(settings.log_level)
     gateway = _gateway(shared)
     with_budget = not (shared["no_budget"] or shared["evaluate"])

@@ -16,7 +16,7 @@ from headrace.agents.environments.openenv import NoAction, OpenEnvConfig, action
 from headrace.agents.environments.sessions import gateway_sessions
 from headrace.schemas.events import EndStatus
 from tests.agents.gateway.running import running_gateway
-from tests.agents.gateway.scripted_engine import Reply, ScriptedEngine, answering
+from tests.agents.gateway.scripted_engine import Fault, Reply, ScriptedEngine, answering, until
 
 NUMBER = {"title": "GuessAction", "properties": {"guess": {"type": "integer"}}, "required": ["guess"]}
 TEXT = {"title": "EchoAction", "properties": {"message": {"type": "string"}}, "required": ["message"]}
@@ -141,8 +141,7 @@ async def test_a_server_without_room_is_waited_for(tmp_path: Path, monkeypatch: 
     async with guess_server() as server:
         server.rooms = 0
         running = asyncio.create_task(played(tmp_path, server, "4"))
-        while not server.refused:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.refused > 0)
         server.rooms = 1
         result, _ = await running
     assert result.status is EndStatus.COMPLETED
@@ -177,8 +176,6 @@ async def test_whose_failure_it_is(
 async def test_a_context_that_is_full_ends_the_rollout_with_what_was_reached(tmp_path: Path) -> None:
     class Small(ScriptedEngine):
         def reply_to(self, body: dict[str, Any]) -> Reply:
-            from tests.agents.gateway.scripted_engine import Fault
-
             return Reply("1") if len(self.requests) == 1 else Reply(fault=Fault.REFUSED)
 
     async with (
@@ -202,7 +199,7 @@ async def test_a_server_that_cannot_be_used_is_named() -> None:
         with pytest.raises(EnvironmentUnusable, match="headrace environment verifiers openenv"):
             async with openenv_environment(OpenEnvConfig(server.url, [{}])):
                 pass
-    with pytest.raises(EnvironmentUnusable, match="no environment of OpenEnv answers at http://127.0.0.1:9/schema"):
+    with pytest.raises(EnvironmentUnusable, match=r"no environment of OpenEnv answers at http://127.0.0.1:9/schema"):
         async with openenv_environment(OpenEnvConfig("http://127.0.0.1:9", [{}])):
             pass
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ async def test_hangman_of_textarena_becomes_groups_with_its_rewards(
         )
         rollouts = RolloutsConfig(group_size=4, groups=2, concurrency=4)
         async with gateway_sessions(gateway.url) as sessions, verifiers_environment(config) as environment:
+            began = time.monotonic()
             tally = await run_environment(rollouts, environment, sessions, AlwaysRoom(), stop=asyncio.Event())
+            print(f"8 rollouts, 4 at once: {time.monotonic() - began:.1f} s")
     log = Logged(tmp_path / "gateway")
     log.assert_exact(engine)
     log.assert_groups([4, 4], lambda ended: ended.answer["rewards"]["game_reward"][0])
