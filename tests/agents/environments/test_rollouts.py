@@ -40,6 +40,7 @@ class Counting:
         self.attempts = 0
         self.running = 0
         self.most_running = 0
+        self.sessions: list[str] = []
         self.released: list[int] = []
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -52,6 +53,7 @@ class Counting:
 
     async def attempt(self, task: EnvironmentTask, seat: Seat) -> RolloutResult:
         number, self.attempts = self.attempts, self.attempts + 1
+        self.sessions.append(seat.session)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         await asyncio.sleep(0)
@@ -183,8 +185,7 @@ async def test_a_session_that_the_gateway_ended_is_a_failure(tmp_path: Path) -> 
             run_environment(config, environment, sessions, AlwaysRoom(), stop=asyncio.Event())
         )
         await until(lambda: environment.running == 1)
-        (session,) = gateway.server._capture._sessions._sessions.values()
-        status, _ = await gateway.post(f"/sessions/{session.session_id}/end", {})
+        status, _ = await gateway.post(f"/sessions/{environment.sessions[0]}/end", {})
         assert status == 200
         environment.may_end.set()
         tally = await running
