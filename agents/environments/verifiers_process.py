@@ -50,7 +50,9 @@ TURNS = frozenset({"max_turns"})
 BUDGET = frozenset({"max_input_tokens", "max_output_tokens", "max_total_tokens", "agent_timeout", "compaction_failed"})
 """Stop conditions of verifiers by what was exhausted."""
 
-GATEWAY_KEY = "HEADRACE_GATEWAY_KEY"
+GATEWAY_KEY = "HEADRACE_GATEWAY_API_KEY"
+"""Variable with the gateway's key in the environment's process. verifiers hands no variable with API_KEY in its name to
+a harness in its subprocess runtime: who has the key can report outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,7 @@ async def verifiers_environment(config: VerifiersConfig) -> AsyncIterator["Verif
     The program ends with its input, and so also with this process.
     """
     config.log.parent.mkdir(parents=True, exist_ok=True)
-    # Not the modules of ours, nor those beside the program.
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    env = {name: value for name, value in os.environ.items() if name not in hidden}
-    # Harnesses of the subprocess runtime are scripts that uv runs, and uv is often a package of the environment.
-    env["PATH"] = os.pathsep.join([str(Path(config.python).absolute().parent), env.get("PATH", os.defpath)])
-    if config.path is not None:
-        env["PYTHONPATH"] = str(config.path.absolute())
-    env[GATEWAY_KEY] = config.key or NOT_CHECKED
+    env = variables_of(config, os.environ)
     with config.log.open("ab") as log:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -112,6 +107,19 @@ async def verifiers_environment(config: VerifiersConfig) -> AsyncIterator["Verif
         await _ended(process)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+
+def variables_of(config: VerifiersConfig, ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of the program: ours without what finds our modules or is a setting of headrace,
+    which may be a secret."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    env = {name: value for name, value in ours.items() if name not in hidden and not name.startswith("HEADRACE_")}
+    # Harnesses of the subprocess runtime are scripts that uv runs, and uv is often a package of the environment.
+    env["PATH"] = os.pathsep.join([str(Path(config.python).absolute().parent), env.get("PATH", os.defpath)])
+    if config.path is not None:
+        env["PYTHONPATH"] = str(config.path.absolute())
+    env[GATEWAY_KEY] = config.key or NOT_CHECKED
+    return env
 
 
 class VerifiersEnvironment:

@@ -24,8 +24,8 @@ from typing import Any
 import verifiers
 import verifiers.v1 as vf
 
-KEY_VARIABLE = "HEADRACE_GATEWAY_KEY"
-"""Environment variable with the gateway's key; subprocess runtimes do not inherit it, because of its name."""
+KEY_VARIABLE = "HEADRACE_GATEWAY_API_KEY"
+"""Environment variable with the gateway's key; subprocess runtimes do not inherit what has API_KEY in its name."""
 
 OWN_SESSIONS = frozenset({"claude_code", "codex", "opencode"})
 """Harnesses whose programs name sessions of their own, which a header of ours would lose against."""

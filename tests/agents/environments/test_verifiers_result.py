@@ -1,11 +1,12 @@
-"""The rule: what the program says of a rollout → its result."""
+"""The rules around the program: its environment variables, and what it says of a rollout → the rollout's result."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.agents.environments.environment import Cause, Part
-from headrace.agents.environments.verifiers_process import result_of
+from headrace.agents.environments.verifiers_process import GATEWAY_KEY, VerifiersConfig, result_of, variables_of
 from headrace.schemas.events import EndStatus
 
 
@@ -66,3 +67,16 @@ def test_scoring_that_ran_out_of_time_is_a_failure() -> None:
     assert result.failure is not None
     assert (result.failure.label, result.failure.cause) == ("scoring_timeout", Cause.ROLLOUT)
     assert "slow" in result.failure.message
+
+
+def test_the_program_has_none_of_our_settings_and_modules() -> None:
+    ours = {
+        "PYTHONPATH": "ours",
+        "HEADRACE_KAFKA": "secret@broker",
+        "HEADRACE_GATEWAY_KEY": "k",
+        "PATH": "/bin",
+        "HOME": "/h",
+    }
+    config = VerifiersConfig("/envs/bin/python", {}, "http://127.0.0.1:9", Path("log"), key="k")
+    assert variables_of(config, ours) == {"PATH": "/envs/bin:/bin", "HOME": "/h", GATEWAY_KEY: "k"}
+    assert "API_KEY" in GATEWAY_KEY  # verifiers hands such variables to no harness
