@@ -55,6 +55,6 @@ lint: install
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not clients"
 
-# Programs that nobody here wrote through the gateway, and the official clients' own tests. Downloads them once, 0.9 GB.
+# Programs that nobody here wrote through the gateway, and the official clients' own tests. Downloads them once, 1.6 GB.
 clients: install
-	$(BIN)/pytest -m clients $(ARGS) tests/agents/gateway/clients
+	$(BIN)/pytest -m clients $(ARGS) tests/agents/gateway/clients tests/agents/environments

@@ -30,6 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "schemas",
         "asyncapi",
     ),
+    "Rollouts": ("environment",),
     "Rewards": ("reward", "replay", "diff"),
     "Models": ("train", "keys", "metrics", "base-model", "sft", "rft"),
     "Search over real text": ("corpus", "tasks", "index"),

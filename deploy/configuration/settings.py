@@ -28,6 +28,8 @@ from headrace.schemas.safe_text import redacted_values
 
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
+OF_COMMANDS = frozenset({"HEADRACE_GATEWAY", "HEADRACE_GATEWAY_KEY"})
+"""Variables that are options of commands, not settings of processes."""
 
 _REPORTED: set[str] = set()
 """Messages about the environment that this process has printed."""
@@ -209,7 +211,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 def _report_unknown_variables() -> None:
     """Print unknown HEADRACE_* variables on standard error, once per process."""
-    known = {CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)}
+    known = {CONFIG, *OF_COMMANDS, *(PREFIX + name.upper() for name in Settings.model_fields)}
     for sentence in unknown_variables(os.environ, PREFIX, known):
         if sentence not in _REPORTED:
             _REPORTED.add(sentence)

@@ -22,6 +22,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
+from headrace.streams.rewards.environment import ENVIRONMENT
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.swarm import SWARM
@@ -30,7 +31,7 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SEARCH_TEXT, SWARM, TAB)
+SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SEARCH_TEXT, SWARM, TAB, ENVIRONMENT)
 """Specs that come with headrace."""
 
 OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}
@@ -66,6 +67,7 @@ DEFAULTS: Mapping[str, str] = {
     "search": SEARCH.label,
     "search-program": SEARCH_PROGRAM.label,
     "search-text": SEARCH_TEXT.label,
+    "environment": ENVIRONMENT.label,
     ANY_AGENT: OUTCOME.label,
 }
 """The default specs of agents."""

@@ -129,6 +129,11 @@ async def running_gateway(folder: Path, engines: Sequence[str], **settings: Any)
 def recorded_in(folder: Path, *cluster: str) -> list[Recorded]:
     """What a gateway that has stopped left in its spool. ``cluster``: settings that the spool is for; for a
     gateway an address of Kafka, by default one where there is none."""
+    return [recorded(each) for each in spooled_in(folder, *cluster)]
+
+
+def spooled_in(folder: Path, *cluster: str) -> list[SpooledRecord]:
+    """The same as records."""
 
     def unexpected(path: str, loss: Loss) -> None:
         raise AssertionError(f"{path}: {loss}")
@@ -141,7 +146,7 @@ def recorded_in(folder: Path, *cluster: str) -> list[Recorded]:
             for each in taken:
                 spool.done(each.segment)
     spool.close()
-    return [recorded(each) for each in found]
+    return found
 
 
 def calls_in(events: Sequence[Recorded]) -> list[ModelCalled]:
