@@ -1,5 +1,6 @@
 """A trajectory's score."""
 
+from enum import StrEnum
 from typing import ClassVar
 
 from pydantic import model_validator
@@ -29,6 +30,31 @@ MAX_HINTS = 4
 
 MAX_HINT_TOKENS = 256
 """Most tokens of a hint."""
+
+
+class HintRefusal(StrEnum):
+    """Why a hint is not distilled. Counted where it is refused: in the reward, the training group or the step."""
+
+    RAISED = "raised"
+    """The spec's function for hints raised."""
+    TOO_MANY = "too_many"
+    """More hints than a trajectory, or a step, may have."""
+    REPEATED = "repeated"
+    """Another hint for the same turn came first."""
+    OUT_OF_RANGE = "out_of_range"
+    """The trajectory has no such turn, or less context before it than the hint's gap."""
+    OTHER_TENANT = "other_tenant"
+    """The hint is of another tenant than the trajectory."""
+    GROUP_TOO_LARGE = "group_too_large"
+    """The group's record would have been too large with its hints."""
+    UNLOCATED = "unlocated"
+    """The record does not say which tokens the turn sampled: it is of an older release, and has several segments."""
+    MASKED = "masked"
+    """No token of the turn is trained: it sampled none, or a correction masks them."""
+    VOCABULARY = "vocabulary"
+    """It has a token that the model does not have."""
+    TOO_LONG = "too_long"
+    """Context, hint and turn are longer than the model's longest sequence."""
 
 
 class Hint(Part):
