@@ -59,7 +59,7 @@ class HintRefusal(StrEnum):
 
 class Hint(Part):
     """A text that would have helped at a turn, as tokens. The trainer can distil the policy that reads it into the
-    policy that does not, for this turn only (``trainer/hints``)."""
+    policy that does not, for this turn only (``trainer/batches/turn_hints.py``)."""
 
     turn: Count
     """Index in the trajectory's turns."""
