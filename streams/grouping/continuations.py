@@ -39,7 +39,7 @@ class Continued(msgspec.Struct, frozen=True, tag_field="kind", tag="continued"):
     family: Family
     """Whose continuations they are."""
     totals: dict[str, tuple[int, float | None]] = {}
-    """Trajectory id → revision and total of its newest reward."""
+    """Continuation, as ``remembered``, → revision and total of its newest reward."""
     heard_ms: int = 0
     """Stream time of the last of them, Unix milliseconds."""
 

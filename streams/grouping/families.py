@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.streams.grouping.continuations import Continued, Family, continued_key
-from headrace.streams.grouping.group_state import Candidate, Entry, GroupState, Key, cohort
+from headrace.streams.grouping.group_state import Candidate, Entry, GroupState, Key, cohort, remembered
 
 
 class Store(Protocol):
@@ -29,11 +29,12 @@ def family_of(state: GroupState, parent: Candidate) -> Family:
 class Families:
     """Mutable; its state depends only on its inputs."""
 
-    def __init__(self, stored: Iterable[Entry], open_groups: Iterable[GroupState], *, max_parents: int) -> None:
-        """Restored from ``stored`` and the members of ``open_groups``. Of more than ``max_parents`` parents, those
+    def __init__(self, stored: Iterable[Entry], open_groups: Iterable[GroupState], *, most: int) -> None:
+        """Restored from ``stored`` and the members of ``open_groups``. Beyond ``most`` rewards, those of the parents
         heard of longest ago are dropped."""
-        self._max_parents = max_parents
+        self._most = most
         self._continued = {entry.family: entry for entry in stored if isinstance(entry, Continued)}
+        self._rewards = sum(len(entry.totals) for entry in self._continued.values())
         self._waiting: dict[Family, str] = {}
         for state in open_groups:
             for member in state.members.values():
@@ -64,13 +65,14 @@ class Families:
     ) -> None:
         """Note a continuation's reward."""
         before = self._continued.get(family) or Continued(family)
-        after = before.hearing(trajectory_id, revision, total, now_ms)
+        after = before.hearing(remembered(trajectory_id), revision, total, now_ms)
         if after is before:
             return
         self._continued.pop(family, None)
         self._continued[family] = after  # moves to the end: the order is that of the last reward
         changes.keep(continued_key(family), after)
-        while len(self._continued) > self._max_parents:
+        self._rewards += len(after.totals) - len(before.totals)
+        while self._rewards > self._most:
             self._forget(next(iter(self._continued)), changes)
 
     def totals_of(self, state: GroupState) -> dict[str, float | None]:
@@ -94,5 +96,7 @@ class Families:
             self._forget(next(iter(self._continued)), changes)
 
     def _forget(self, family: Family, changes: Store) -> None:
-        if self._continued.pop(family, None) is not None:
+        entry = self._continued.pop(family, None)
+        if entry is not None:
+            self._rewards -= len(entry.totals)
             changes.forget(continued_key(family))

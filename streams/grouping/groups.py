@@ -68,9 +68,9 @@ class GroupLimits:
     """Most members of all remembered closed groups per partition; beyond it the oldest group is dropped early."""
     max_cohorts: int = 10_000
     """Most running means per partition; beyond it the least recently used is dropped, and its cohort warms up again."""
-    max_continued: int = 50_000
-    """Most parents per partition whose continuations' rewards are kept; beyond it those heard of longest ago are
-    dropped, and do not count for their parent's reward."""
+    max_continued: int = 500_000
+    """Most rewards of continuations per partition that are kept for parents; beyond it those of the parents heard of
+    longest ago are dropped, and do not count for their parent's reward."""
     max_runs: int = 10_000
     """Most runs per partition with rollouts that no training record has reported yet; beyond it the counts of the least
     recently updated run are dropped and missing from its metrics."""
@@ -173,7 +173,7 @@ class Groups:
         for state in self._closed.values():
             self._index_decided(state)
         self._running = {entry.cohort: entry for entry in stored if isinstance(entry, RunningMean)}
-        self._families = Families(stored, self._open.values(), max_parents=limits.max_continued)
+        self._families = Families(stored, self._open.values(), most=limits.max_continued)
         self._rollouts = {entry.run: entry for entry in stored if isinstance(entry, Rollouts)}
         # Members of one group come from several sources, so groups do not open in the order of their deadlines.
         self._due = [self._deadline(state) for state in self._open.values()]

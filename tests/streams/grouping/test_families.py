@@ -12,7 +12,7 @@ from headrace.streams.grouping.group_state import Entry, Key, decoded, to_record
 from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from tests.streams.attempts import rewarded
 
-LIMITS = GroupLimits(timeout_ms=1000, remember_ms=5000, max_continued=3)
+LIMITS = GroupLimits(timeout_ms=1000, remember_ms=5000, max_continued=9)
 ONCE = parse_policies({"*": {"forked_prefix": "once"}})
 
 
@@ -69,8 +69,10 @@ def test_a_decided_parent_leaves_no_state(history: list[tuple[Reward, int]]) -> 
 
 
 def test_parents_that_never_arrive_are_bounded_in_number() -> None:
-    _, groups = fold([(child(f"c{n}", f"p{n}", 1.0), 0) for n in range(10)], restart=False)
-    assert len(groups._families._continued) == 3
+    history = [(child(f"c{n}", f"p{n // 2}", 1.0), 0) for n in range(40)]
+    for restart in (False, True):
+        _, groups = fold(history, restart=restart)
+        assert [family[2] for family in groups._families._continued] == ["p16", "p17", "p18", "p19"]
 
 
 def test_continuations_of_one_parent_are_bounded_and_an_older_revision_changes_nothing() -> None:
