@@ -191,7 +191,7 @@ class HintSettings:
     weight: float = 0.0
     """Factor of the divergence, mean over the hinted tokens of an update; 0: no distillation, hints are not read."""
     max_turns: int = 32
-    """Most hinted turns of a step, each of which costs two more passes over its context; further hints are refused."""
+    """Most hinted turns of a step, each of which costs more passes over its context; further hints are refused."""
     direction: HintDirection = HintDirection.FORWARD
     """The divergence: ``forward`` or ``reverse``."""
     temperature: float = 1.0
