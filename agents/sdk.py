@@ -223,7 +223,7 @@ class Headrace:
             (type(task_id) is str and 0 < len(task_id) <= MAX_CHARACTERS and task_id.isascii())
             and (type(agent) is str and 0 < len(agent) <= MAX_CHARACTERS and agent.isascii())
             and (run is DEFAULT_RUN and group_id is None and cohort_key is None and tenant is None)
-            and (parent_trajectory_id is None and trajectory_id is None)
+            and (parent_trajectory_id is None and trajectory_id is None and not extra)
             and is_usual
         )
         return open_trajectory(self._sender, fields, trajectory_id, consent=allowed, is_checked=is_checked)

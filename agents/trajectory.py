@@ -52,7 +52,7 @@ _DEFAULT_USAGE: Usage = ModelCalled.model_fields["usage"].default
 REQUIRED = ("task_id", "agent")
 """Identifiers that every trajectory has."""
 
-OPTIONAL = ("group_id", "cohort_key", "run", "parent_trajectory_id", "tenant")
+OPTIONAL = ("group_id", "cohort_key", "run", "parent_trajectory_id", "fork_group_id", "tenant")
 """Identifiers that may be omitted."""
 
 _STATUSES = tuple(EndStatus)

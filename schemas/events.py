@@ -274,7 +274,8 @@ class TrajectoryStarted(AgentRecord):
     purpose: Purpose = Purpose.TRAIN
     """Training data or evaluation."""
     parent_trajectory_id: Name | None = None
-    """For a sub-agent: the orchestrator's trajectory."""
+    """For a sub-agent: the orchestrator's trajectory. For a continuation (``fork_turn`` is set): the trajectory that it
+    continues."""
     consent: bool = True
     """Whether the user agreed to training on it."""
     tenant: Name | None = None
@@ -283,6 +284,12 @@ class TrajectoryStarted(AgentRecord):
     """Share of the traffic that is recorded."""
     task: dict[str, Any] = {}
     """Data that the reward needs and the model must not see (targets, expected answer), and labels for analysis."""
+    fork_turn: Count | None = None
+    """For a continuation: after how many model calls of its parent it begins. Its first model call has their tokens as
+    context, without a prefix. ``None``: it continues no other trajectory."""
+    fork_group_id: Name | None = None
+    """For a continuation whose parent is trained: group of the parent (with several levels, of the outermost one), in
+    whose partition of ``rewards`` its own reward is written."""
 
 
 class ModelCalled(AgentRecord):
@@ -511,6 +518,9 @@ class TrajectoryEnded(AgentRecord):
     """The agent's error message, if the attempt failed."""
     stream: Streamed | None = None
     """How ``answer`` was produced, if the agent is a generator."""
+    continuations: Count | None = None
+    """Number of continuations, if it ended in order to be continued by several trajectories: it has no outcome of its
+    own. ``None`` or 0: it ended for good."""
 
 
 class ClockTicked(Record):

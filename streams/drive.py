@@ -22,6 +22,7 @@ from headrace.schemas.topics import EVENTS, FEEDBACK, TOPICS, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.tick import tick
+from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
 from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.processors.assemble import AssembleOperator
 from headrace.streams.raw import Outgoing, StoredRecord
@@ -47,14 +48,18 @@ def drive(
     rewards: Rewards = REWARDS_OF_AGENTS,
     judge: Callable[[Question], str] | None = None,
     join_limits: JoinLimits | None = None,
+    policies: GroupPolicies = DEFAULT_POLICIES,
 ) -> dict[str, list[Record]]:
     """Run ``events`` through ``topology``; returns each topic's records in order, by topic name.
 
     Events are (envelope, fact) pairs, or messages for tests with broken events; they may include feedback. ``until_ms``
     advances stream time after the last event, so that incomplete trajectories and groups time out. ``rewards`` maps
-    agents to reward specs. ``judge`` answers the questions of judges; without it judged components are ``not_judged``.
+    agents to reward specs, ``policies`` specs to how they are grouped. ``judge`` answers the questions of judges;
+    without it judged components are ``not_judged``.
     """
-    rules = Rules(rewards, fold_limits or FoldLimits(), group_limits or GroupLimits(), join=join_limits or JoinLimits())
+    rules = Rules(
+        rewards, fold_limits or FoldLimits(), group_limits or GroupLimits(), policies, join_limits or JoinLimits()
+    )
     topics = (*TOPICS, *(topic for processor in topology for topic in processor.writes))
     written: dict[str, list[Record]] = {topic.name: [] for topic in topics}
     log = _Log(topics)

@@ -90,6 +90,7 @@ def test_every_snippet_is_run_by_a_test() -> None:
         "consumer",
         "drive",
         "reward",
+        "hints",
         "history",
         "provenance",
         "train",
@@ -199,6 +200,13 @@ def test_a_reward_is_tried_without_a_broker(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text(BLOCKS["reward"])
     done = run(sys.executable, "-c", BLOCKS["drive"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_spec_with_hints_is_loaded_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "hinted.py").write_text(BLOCKS["hints"])
+    program = "from headrace.streams.rewards.registry import load_spec; print(load_spec('hinted.py:CODER').label)"
+    done = run(sys.executable, "-c", program, cwd=tmp_path)
+    assert done.stdout.strip() == "coder@1", done.stderr
 
 
 @pytest.mark.kafka

@@ -24,7 +24,7 @@ from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.learning.settings import LearnerSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
-from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
+from headrace.trainer.losses.settings import CorrectionSettings, HintSettings, KlSettings, LossSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.model.settings import ModelSettings
@@ -83,6 +83,8 @@ class TrainerConfig:
     """Weights and masks for tokens that another policy sampled: {"importance": "truncate"}."""
     kl: KlSettings = field(default_factory=KlSettings)
     """KL penalty for leaving a reference policy: {"coefficient": 0.01}."""
+    hints: HintSettings = field(default_factory=HintSettings)
+    """Distillation of hints into the turns that they are for: {"weight": 0.1}."""
     constant_length: int = 64
     """Tokens by which the normaliser ``constant_length``, that of cispo and dr_grpo, divides every trajectory's
     objective, whatever its length."""
@@ -218,6 +220,7 @@ class TrainerConfig:
             loss=self.chosen_loss(),
             correction=self.correction,
             kl=self.kl,
+            hints=self.hints,
             constant_length=self.constant_length,
             optimizer=self.optimizer,
             schedule=self.schedule,
@@ -258,6 +261,7 @@ class TrainerConfig:
             format=BATCH_FORMAT,
             advantage_scale=self.chosen_loss().advantage_scale,
             shuffle_seed=self.seed if self.shuffle_advantages else None,
+            max_hinted_turns=self.hints.max_turns if self.hints.weight else 0,
         )
 
     def sha256(self) -> str:

@@ -283,7 +283,10 @@ class Trainer:
     async def _train(self, gathered: Gathered) -> tuple[Checkpoint, Step] | TrainingDiverged | ImplausibleLogprobs:
         """Train and save a step on the groups; returns an error if the step diverged or members are implausible."""
         config, version, before = self._config, self.version + 1, self._checkpoint.state
-        batch = make_batch(prepare_groups(gathered.groups, config.recipe, step=version))
+        batch = make_batch(
+            prepare_groups(gathered.groups, config.recipe, step=version),
+            max_hinted_turns=config.recipe.max_hinted_turns,
+        )
         norms = before.norms_under(config.sha256())
         limit = norm_limit(norms, config.divergence, max_grad_norm=config.max_grad_norm)
         self._progress.enter(Phase.TRAINING)

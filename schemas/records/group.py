@@ -7,6 +7,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Hint
 
 
 class Stage(StrEnum):
@@ -40,6 +41,7 @@ class Reason(StrEnum):
     OVERSIZE = "oversize"
     EVALUATION = "evaluation"
     UNSCORED = "unscored"
+    FORKED = "forked"
     NO_GROUP = "no_group"
     RESTARTED = "restarted"
     ALL_SUCCESS = "zero_variance_all_success"
@@ -105,6 +107,8 @@ class Member(Part):
     """Oldest policy version among its tokens."""
     sampled_tokens: PositiveInt
     """Tokens to train."""
+    hints: list[Hint] = []
+    """Hints for its turns, as in its reward."""
 
 
 class TrainingGroup(Record):
@@ -137,3 +141,5 @@ class TrainingGroup(Record):
     """Members to train, ordered by trajectory id."""
     oldest_version: NonNegativeInt
     """Oldest policy version among all members' tokens."""
+    hints_refused: NonNegativeInt = 0
+    """Number of its members' hints that were left out because the record would have been too large."""

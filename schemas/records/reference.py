@@ -2,8 +2,9 @@
 
     facts → Trajectory → Reward → TrainingGroup | Rejection → Step → Weights → Applied
 
-Only a ``Trajectory`` holds tokens; later records point at it by ``Reference``, so a training batch is a list of
-offsets. Every trajectory becomes a member of a trained group or gets a ``Rejection``; until then it is pending.
+Only a ``Trajectory`` holds an agent's tokens (a ``Reward`` and a ``TrainingGroup`` may hold short hints); later records
+point at it by ``Reference``, so a training batch is a list of offsets. Every trajectory becomes a member of a trained
+group or gets a ``Rejection``; until then it is pending.
 """
 
 from headrace.schemas.bounds import Count, Offset

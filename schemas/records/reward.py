@@ -1,8 +1,12 @@
 """A trajectory's score."""
 
+from enum import StrEnum
 from typing import ClassVar
 
-from headrace.schemas.bounds import Name, PositiveCount, Total, UnixMs
+from pydantic import model_validator
+
+from headrace.schemas.arrays import TokenIds
+from headrace.schemas.bounds import Count, Name, PositiveCount, Total, UnixMs
 from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
@@ -19,6 +23,61 @@ class Component(Part):
     """Its weight when the trajectory was scored, after any schedule."""
     details: dict[str, float] = {}
     """Parts of the value, such as a judge's score for each rubric."""
+
+
+MAX_HINTS = 4
+"""Most hints for one trajectory."""
+
+MAX_HINT_TOKENS = 256
+"""Most tokens of a hint."""
+
+
+class HintRefusal(StrEnum):
+    """Why a hint is not distilled. Counted where it is refused: in the reward, the training group or the step."""
+
+    RAISED = "raised"
+    """The spec's function for hints raised."""
+    TOO_MANY = "too_many"
+    """More hints than a trajectory, or a step, may have."""
+    REPEATED = "repeated"
+    """Another hint for the same turn came first."""
+    OUT_OF_RANGE = "out_of_range"
+    """The trajectory has no such turn, or less context before it than the hint's gap."""
+    OTHER_TENANT = "other_tenant"
+    """The hint is of another tenant than the trajectory."""
+    GROUP_TOO_LARGE = "group_too_large"
+    """The group's record would have been too large with its hints."""
+    UNLOCATED = "unlocated"
+    """The record does not say which tokens the turn sampled: it is of an older release, and has several segments."""
+    MASKED = "masked"
+    """No token of the turn is trained: it sampled none, or a correction masks them."""
+    VOCABULARY = "vocabulary"
+    """It has a token that the model does not have."""
+    TOO_LONG = "too_long"
+    """Context, hint and turn are longer than the model's longest sequence."""
+
+
+class Hint(Part):
+    """A text that would have helped at a turn, as tokens. The trainer can distil the policy that reads it into the
+    policy that does not, for this turn only (``trainer/batches/turn_hints.py``)."""
+
+    turn: Count
+    """Index in the trajectory's turns."""
+    token_ids: TokenIds
+    """(K,) the hint, with its chat template's tokens if there are any."""
+    gap: Count = 0
+    """Number of context tokens between the hint and the turn's first sampled token: those with which a chat template
+    begins an answer. 0: the hint is directly before the turn."""
+    source: Name = ""
+    """What produced it: a rule, a judge, a person."""
+    tenant: Name | None = None
+    """Owner of the data in the hint; the trainer refuses a hint of another tenant than the trajectory's."""
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> "Hint":
+        if not 1 <= len(self.token_ids) <= MAX_HINT_TOKENS:
+            raise ValueError(f"a hint of {len(self.token_ids)} tokens: 1 to {MAX_HINT_TOKENS} are allowed")
+        return self
 
 
 class Reward(Record):
@@ -77,3 +136,19 @@ class Reward(Record):
     """How it ended."""
     ended_ms: UnixMs
     """Stream time of its last event, Unix milliseconds."""
+    hints: list[Hint] = []
+    """Hints for its turns, at most ``MAX_HINTS``."""
+    hints_refused: dict[Name, Total] = {}
+    """Number of hints that the spec gave and that are not in ``hints``, by reason: ``too_many``, ``other_tenant`` …"""
+    parent_trajectory_id: Name | None = None
+    """For a continuation: the trajectory that it continues."""
+    fork_group_id: Name | None = None
+    """For a continuation: the group in whose partition its reward is written."""
+    continuations: Total | None = None
+    """Number of continuations for which it ended; ``None`` or 0 if it ended for good."""
+
+    @model_validator(mode="after")
+    def _has_few_hints(self) -> "Reward":
+        if len(self.hints) > MAX_HINTS:
+            raise ValueError(f"{len(self.hints)} hints for one trajectory: at most {MAX_HINTS} are allowed")
+        return self

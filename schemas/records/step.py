@@ -30,6 +30,8 @@ class BatchRecipe(Part):
     """Divisor of the advantages: ``none`` or ``group_std``."""
     shuffle_seed: int | None = None
     """Seed for shuffling the advantages within each group (the control experiment); ``None``: not shuffled."""
+    max_hinted_turns: NonNegativeInt = 0
+    """Most hinted turns in the batch; 0: the groups' hints are not used."""
 
 
 class Step(Record):

@@ -107,6 +107,9 @@ class Turn(Part):
     snapshot_id: Name | None = None
     """The last snapshot of the environment that was taken after the turn's model call and before the next one;
     ``None`` if none was."""
+    segment: Total | None = None
+    """Index of the segment that holds its tokens. ``None`` without a model call, without segments, and in records of
+    older releases."""
 
 
 class ToolStatistics(Part):
@@ -190,6 +193,8 @@ class Trajectory(Record):
     """Time of its latest event, Unix milliseconds."""
     traceparent: str | None = None
     """Trace context of the agent's span: that of the first event that has one."""
+    continuations: Total | None = None
+    """Number of continuations for which it ended; ``None`` or 0 if it ended for good."""
 
     @property
     def gaps(self) -> list[tuple[int, int]]:

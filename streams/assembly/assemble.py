@@ -150,7 +150,7 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
         trajectory_id=history.trajectory_id,
         started=started,
         segments=segments.segments(),
-        turns=turns.turns(),
+        turns=turns.turns(segments.segments_of_calls()),
         tools=turns.statistics(),
         critical_steps=turns.critical_steps,
         total_steps=turns.total_steps,
@@ -174,6 +174,7 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
         started_ms=max(0, min(times, default=history.first_ms)),
         ended_ms=max(0, max(times, default=history.last_ms)),
         traceparent=_traceparent(history),
+        continuations=ended.continuations if ended else None,
     )
 
 

@@ -66,6 +66,8 @@ class _SegmentDraft:
     version_spans: list[VersionSpan] | None = field(default_factory=list)
     sampling_spans: list[SamplingSpan] = field(default_factory=list)
     sampled: int = 0
+    number: int = 0
+    """Its index among the trajectory's segments."""
     hash: _PrefixHash | None = None
     """Hash of all tokens, once a call names as many."""
     end_hash: _PrefixHash | None = None
@@ -182,6 +184,7 @@ class SegmentFold:
         self._current: _SegmentDraft | None = None
         """The draft of the previous call."""
         self._ends = _CallEnds()
+        self._of_calls: list[int] = []
         self._lost = False
 
     def add(self, call: ModelCalled) -> None:
@@ -198,6 +201,10 @@ class SegmentFold:
     def segments(self) -> list[Segment]:
         """Returns the segments; none if the tokens of any call are missing or inconsistent."""
         return [draft.finished() for draft in self._drafts]
+
+    def segments_of_calls(self) -> list[int]:
+        """Returns the index of each call's segment, in the order of the calls; none if there are no segments."""
+        return self._of_calls
 
     def _label(self, call: ModelCalled, sampled: int) -> None:
         self.sampled_tokens += sampled
@@ -237,8 +244,9 @@ class SegmentFold:
             self._lose(Defect.OVERSIZE)
             return
         if draft is None:
-            draft = _SegmentDraft()
+            draft = _SegmentDraft(number=len(self._drafts))
             self._drafts.append(draft)
+        self._of_calls.append(draft.number)
         draft.extend(context_ids, call, sampled_ids)
         self._ends.add(draft)
         self._current = draft
@@ -247,5 +255,6 @@ class SegmentFold:
         self.defects.add(why)
         self._lost = True
         self._drafts.clear()
+        self._of_calls.clear()
         self._current = None
         self._ends.clear()

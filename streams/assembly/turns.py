@@ -8,6 +8,7 @@ searches before it calls the model) form a separate turn without sampled tokens.
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -67,8 +68,9 @@ class _TurnDraft(msgspec.Struct):
     pruned_ids: list[str] = []
     summarized: bool = False
     snapshot_id: str | None = None
+    is_call: bool = False
 
-    def finished(self) -> Turn:
+    def finished(self, segment: int | None) -> Turn:
         return _Turn(
             sampled_tokens=self.sampled_tokens,
             finish_reason=self.finish_reason,
@@ -77,6 +79,7 @@ class _TurnDraft(msgspec.Struct):
             pruned_ids=self.pruned_ids,
             summarized=self.summarized,
             snapshot_id=self.snapshot_id,
+            segment=segment,
         )
 
 
@@ -121,7 +124,7 @@ class TurnFold:
 
     def _called(self, fact: ModelCalled) -> None:
         self.model_calls += 1
-        self._drafts.append(_TurnDraft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
+        self._drafts.append(_TurnDraft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages, is_call=True))
 
     def _returned(self, fact: ToolReturned) -> None:
         """Pair a return with the oldest open call of its id: some agents reuse an id in a later turn."""
@@ -137,9 +140,10 @@ class TurnFold:
         self._subagent_steps += fact.steps
         self._slowest[fact.stage] = max(self._slowest.get(fact.stage, 0), fact.steps)
 
-    def turns(self) -> list[Turn]:
-        """Returns the turns, in order."""
-        return [draft.finished() for draft in self._drafts]
+    def turns(self, segments: Sequence[int] = ()) -> list[Turn]:
+        """Returns the turns, in order. ``segments``: the segment of each model call; empty if there are none."""
+        of_calls = iter(segments)
+        return [draft.finished(next(of_calls, None) if draft.is_call else None) for draft in self._drafts]
 
     def statistics(self) -> dict[str, ToolStatistics]:
         """Returns the statistics of each tool by name, in order of first use."""

@@ -10,6 +10,7 @@ rewards, so a duplicate reward changes nothing; a closed group keeps its members
 reward. A revision replaces the trajectory's reward while the group is open, and is ignored afterwards.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -23,6 +24,7 @@ from headrace.schemas.rollouts import RolloutCounts, rollouts_header
 from headrace.schemas.topics import REJECTED, TRAINING, Topic
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.grouping.baselines import RunningMean
+from headrace.streams.grouping.continuations import ForkedPrefix
 from headrace.streams.grouping.group_decision import Outputs, fates, is_comparable, member_rejection, rejection
 from headrace.streams.grouping.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupBy, GroupPolicy
 from headrace.streams.grouping.group_state import Candidate, Cohort, GroupState, candidate_of, cohort, remembered
@@ -66,6 +68,9 @@ def group(
         known = reward.revision > 0 or remembered(reward.trajectory_id) in state.closed
         return state, [] if known else [member_rejection(state, member, Reason.LATE_FOR_GROUP)]
     before = state.members.get(reward.trajectory_id)
+    if before is not None and before.continuations:
+        # Its own total never counts, in whatever revision.
+        member = msgspec.structs.replace(member, total=before.total, waits=before.waits)
     if before is None:
         if reward.revision:
             return state, []
@@ -80,11 +85,14 @@ def expire(
 ) -> tuple[GroupState, Outputs]:
     """Close a group that is still incomplete after ``timeout_ms`` of stream time, or after its policy's timeout.
 
-    The decision is dated at the deadline, however late it is made.
+    Members that wait for continuations have their totals already. The decision is dated at the deadline, however late
+    it is made.
     """
     deadline = state.opened_ms + policy.timeout_ms(timeout_ms)
     if state.closed is not None or now_ms < deadline:
         return state, []
+    if _is_full(state):  # it only waited for continuations
+        return close(state, deadline), fates(state, policy)
     scored = sum(is_comparable(member, state) for member in state.members.values())
     if policy.shrinks(cohort=state.cohort_key is not None) and scored >= policy.min_members:
         return close(state, deadline), fates(state, policy)
@@ -106,8 +114,8 @@ def alone(
         return mean, None, immediate_rejection(reward, member, reason)
     if reward.revision:
         return mean, None, []
-    state = _with(opened(reward, policy, now_ms), member)
-    after = mean if reward.total is None else mean.after(reward.total, policy.half_life)
+    state = _with(opened(reward, policy, now_ms), as_member(member, policy))
+    after = mean if reward.total is None or member.continuations else mean.after(reward.total, policy.half_life)
     return after, close(state, now_ms), fates(state, policy, mean.value(policy.warmup))
 
 
@@ -199,10 +207,41 @@ def _joined(
     state: GroupState, reward: Reward, member: Candidate, policy: GroupPolicy, now_ms: int
 ) -> tuple[GroupState, Outputs]:
     """Returns ``state`` with a new member, closed and decided if that completes it."""
-    state = _with(state, member, size=state.size or reward.group_size)
-    if state.size is None or len(state.members) < state.size:
+    state = _with(state, as_member(member, policy), size=state.size or reward.group_size)
+    return _decided_if_complete(state, policy, now_ms)
+
+
+def as_member(member: Candidate, policy: GroupPolicy) -> Candidate:
+    """Returns ``member`` as a group collects it: without a total of its own if it ended in order to be continued."""
+    if not member.continuations:
+        return member
+    return msgspec.structs.replace(member, total=None, waits=policy.forked_prefix is ForkedPrefix.ONCE)
+
+
+def _decided_if_complete(state: GroupState, policy: GroupPolicy, now_ms: int) -> tuple[GroupState, Outputs]:
+    if not _is_full(state) or any(member.waits for member in state.members.values()):
         return state, []
     return close(state, now_ms), fates(state, policy)
+
+
+def _is_full(state: GroupState) -> bool:
+    return state.size is not None and len(state.members) >= state.size
+
+
+def settled(
+    state: GroupState, totals: Mapping[str, float | None], policy: GroupPolicy, now_ms: int
+) -> tuple[GroupState, Outputs]:
+    """Give waiting members of an open group the ``totals`` of their continuations, by trajectory id; the group is
+    closed and decided if that completes it."""
+    return _decided_if_complete(with_totals(state, totals), policy, now_ms)
+
+
+def with_totals(state: GroupState, totals: Mapping[str, float | None]) -> GroupState:
+    """Returns ``state`` with these totals of waiting members, which no longer wait."""
+    members = {
+        name: msgspec.structs.replace(state.members[name], total=total, waits=False) for name, total in totals.items()
+    }
+    return msgspec.structs.replace(state, members=state.members | members) if members else state
 
 
 def _with(state: GroupState, member: Candidate, **fields: object) -> GroupState:

@@ -1,6 +1,8 @@
 """Decides a complete group: which members are trained with which advantage, and which are rejected and why.
 
     total unknown, or of another spec      rejected: its first defect, else ``unscored``
+    ended in order to be continued         rejected: its first defect, else ``forked``; with ``forked_prefix: once`` its
+                                           total is the mean of its continuations'
     no baseline yet                        rejected: ``no_baseline``
     the decision itself raises             rejected: ``raised``
     no gradient in the whole group         rejected: ``zero_variance_…``
@@ -15,9 +17,13 @@ yields one, unless every reward is within the tolerance of the baseline. How the
 import logging
 from collections.abc import Sequence
 
+import msgspec
+
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reward import Hint
 from headrace.schemas.topics import TRAINING
 from headrace.streams.grouping.baselines import Baseline, constant, leave_one_out, mean, standard_deviation
+from headrace.streams.grouping.continuations import ForkedPrefix
 from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.grouping.group_state import Candidate, GroupState
 from headrace.streams.rewards.toggle import toggled
@@ -28,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 _ENVELOPE_BYTES = 16 * 1024
 """Space for key and headers."""
+
+_HINT_BYTES = 8 * 1024
+"""Most bytes of a hint in JSON: its tokens as base64, and two names."""
 
 
 def fates(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
@@ -42,21 +51,31 @@ def fates(state: GroupState, policy: GroupPolicy, running: float | None = None) 
 
 
 def _fitting(outputs: Outputs, state: GroupState) -> Outputs:
-    """Returns ``outputs``, or rejects its members as ``oversize`` if the training group is too large for its topic."""
+    """Returns ``outputs``; a training group that is too large for its topic loses its hints, or, if that is not enough,
+    its members are rejected as ``oversize``."""
     group = outputs[0] if outputs else None
     if not isinstance(group, TrainingGroup):
         return outputs
     # In JSON, a byte of an id takes at most 6 bytes, and a member's numbers take about 300.
-    if sum(512 + 6 * len(member.trajectory_id.encode()) for member in group.members) < TRAINING.max_bytes // 2:
+    hints = sum(len(member.hints) for member in group.members)
+    largest = sum(512 + 6 * len(member.trajectory_id.encode()) for member in group.members) + hints * _HINT_BYTES
+    if largest < TRAINING.max_bytes // 2 or _fits(group):
         return outputs
-    if len(group.model_dump_json().encode()) <= TRAINING.max_bytes - _ENVELOPE_BYTES:
-        return outputs
+    if hints:
+        members = [member.model_copy(update={"hints": []}) for member in group.members]
+        group = group.model_copy(update={"members": members, "hints_refused": hints})
+        if _fits(group):
+            return [group, *outputs[1:]]
     fates = {
         each.trajectory_id: member_rejection(state, state.members[each.trajectory_id], Reason.OVERSIZE)
         for each in group.members
     }
     fates |= {each.trajectory_id: each for each in outputs if isinstance(each, Rejection)}
     return [fates[trajectory_id] for trajectory_id in sorted(fates)]
+
+
+def _fits(group: TrainingGroup) -> bool:
+    return len(group.model_dump_json().encode()) <= TRAINING.max_bytes - _ENVELOPE_BYTES
 
 
 def decide(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
@@ -67,7 +86,7 @@ def decide(state: GroupState, policy: GroupPolicy, running: float | None = None)
     members = [state.members[trajectory_id] for trajectory_id in sorted(state.members)]
     scored = [member for member in members if is_comparable(member, state)]
     fates = {
-        member.trajectory_id: member_rejection(state, member, _defect(member) or Reason.UNSCORED)
+        member.trajectory_id: member_rejection(state, member, _defect(member) or _no_total(member, policy))
         for member in members
         if not is_comparable(member, state)
     }
@@ -90,6 +109,7 @@ def decide(state: GroupState, policy: GroupPolicy, running: float | None = None)
                     baseline=subtracted if baseline is Baseline.LEAVE_ONE_OUT else None,
                     oldest_version=member.oldest_version,
                     sampled_tokens=member.sampled_tokens,
+                    hints=[Hint(**msgspec.structs.asdict(each)) for each in member.hints],
                 )
             )
     outputs: Outputs = [fates[trajectory_id] for trajectory_id in sorted(fates)]
@@ -110,6 +130,10 @@ def decide(state: GroupState, policy: GroupPolicy, running: float | None = None)
         )
         outputs.insert(0, group)
     return outputs
+
+
+def _no_total(member: Candidate, policy: GroupPolicy) -> Reason:
+    return Reason.FORKED if member.continuations and policy.forked_prefix is ForkedPrefix.NEVER else Reason.UNSCORED
 
 
 def baseline_of(state: GroupState, policy: GroupPolicy) -> Baseline:

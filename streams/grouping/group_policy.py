@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from headrace.streams.grouping.baselines import Baseline
+from headrace.streams.grouping.continuations import ForkedPrefix
 from headrace.streams.rewards.toggle import Toggle
 
 TOLERANCE = 1e-6
@@ -72,6 +73,9 @@ class GroupPolicy:
     """Rewards of a cohort that only fill the ``running`` baseline and are rejected as ``no_baseline``."""
     toggle: Toggle | None = None
     """Length budgets in every other phase; ``None``: none."""
+    forked_prefix: ForkedPrefix = ForkedPrefix.NEVER
+    """Whether the tokens of a trajectory that ended in order to be continued by several are trained: ``never``, or
+    ``once``, with the mean of its continuations' rewards as its reward. Continuations never train them."""
 
     def __post_init__(self) -> None:
         for wrong, text in (
@@ -83,6 +87,10 @@ class GroupPolicy:
             (self.warmup < 1, "warmup must be at least 1"),
             (self._running and self.by is GroupBy.ID, "baseline 'running' needs by = 'cohort'"),
             (self._running and self.size is not None, "baseline 'running' takes no size: each reward is decided alone"),
+            (
+                self._running and self.forked_prefix is ForkedPrefix.ONCE,
+                "forked_prefix 'once' needs a group that waits: baseline 'running' decides each reward alone",
+            ),
             (self._collects and self.size is None, f"by = 'cohort' with baseline {self.baseline.value!r} needs a size"),
         ):
             if wrong:

@@ -3,6 +3,7 @@
     ["group", "g7"]            {"kind":"group","group_id":"g7","run":"r","task_id":"t","spec":"search@1","size":8, …}
     ["member", "g7", "t-31"]   {"kind":"member","group_id":"g7","member":{"trajectory_id":"t-31","total":0.5, …}}
     ["running", "r", "s@1", "eu"]  {"kind":"running","cohort":["r","s@1","eu"],"total":3.1,"weight":7.0,"count":7}
+    ["continued", "r", "s@1", "t-9"]  {"kind":"continued","family":["r","s@1","t-9"],"totals":{"t-31":[0,1.0]}, …}
     ["rollouts", "r"]          {"kind":"rollouts","run":"r","scored":16,"reward_sum":8.5,"groups":2, …}
     ["clock"]                  {"kind":"clock", …}
 
@@ -23,6 +24,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.streams.grouping.baselines import RunningMean
+from headrace.streams.grouping.continuations import Continued
 from headrace.streams.grouping.watermark import Watermark
 
 Key: TypeAlias = tuple[str, ...]
@@ -36,6 +38,16 @@ Cohort: TypeAlias = tuple[str, ...]
 def cohort(run: str, spec: str, key: str, tenant: str | None) -> Cohort:
     """Returns the cohort of attempts whose start event has the ``cohort_key`` ``key``."""
     return (run, spec, key) if tenant is None else (run, spec, key, tenant)
+
+
+class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A hint for a turn; fields as in the reward's."""
+
+    turn: int
+    token_ids: list[int]
+    gap: int = 0
+    source: str = ""
+    tenant: str | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,6 +75,14 @@ class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens sampled."""
     traceparent: str | None = None
     """Trace of the reward's record."""
+    hints: tuple[Hint, ...] = ()
+    """Hints for its turns."""
+    parent: str | None = None
+    """For a continuation: the trajectory that it continues."""
+    continuations: int = 0
+    """Number of continuations for which it ended; 0 if it ended for good. Its own total then never counts."""
+    waits: bool = False
+    """Whether its total is still to come from its continuations."""
 
     @property
     def trajectory(self) -> Reference:
@@ -144,7 +164,7 @@ class Rollouts(msgspec.Struct, frozen=True, tag_field="kind", tag="rollouts"):
         return RolloutCounts(**{name: getattr(self, name) for name in RolloutCounts.model_fields})
 
 
-Entry: TypeAlias = GroupState | StoredMember | RunningMean | Rollouts | Watermark
+Entry: TypeAlias = GroupState | StoredMember | RunningMean | Continued | Rollouts | Watermark
 """A value of the state topic."""
 
 CLOCK: Key = ("clock",)
@@ -233,4 +253,7 @@ def candidate_of(reward: Reward, traceparent: str | None = None) -> Candidate:
         oldest_version=reward.oldest_version,
         sampled_tokens=reward.sampled_tokens,
         traceparent=traceparent,
+        hints=tuple(Hint(each.turn, list(each.token_ids), each.gap, each.source, each.tenant) for each in reward.hints),
+        parent=reward.parent_trajectory_id,
+        continuations=reward.continuations or 0,
     )

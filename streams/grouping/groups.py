@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.schemas.events import Purpose, Role
 from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.streams.grouping.baselines import Baseline, RunningMean
-from headrace.streams.grouping.group import alone, cohort_of, expire, group
+from headrace.streams.grouping.continuations import PARENT, Family, ForkedPrefix
+from headrace.streams.grouping.families import Families, family_of
+from headrace.streams.grouping.group import alone, as_member, cohort_of, expire, group, settled, with_totals
 from headrace.streams.grouping.group_decision import Outputs
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies, GroupPolicy
 from headrace.streams.grouping.group_state import (
@@ -32,6 +35,7 @@ from headrace.streams.grouping.group_state import (
     Rollouts,
     StoredMember,
     candidate_of,
+    cohort,
     group_key,
     groups_of,
     member_key,
@@ -64,6 +68,9 @@ class GroupLimits:
     """Most members of all remembered closed groups per partition; beyond it the oldest group is dropped early."""
     max_cohorts: int = 10_000
     """Most running means per partition; beyond it the least recently used is dropped, and its cohort warms up again."""
+    max_continued: int = 500_000
+    """Most rewards of continuations per partition that are kept for parents; beyond it those of the parents heard of
+    longest ago are dropped, and do not count for their parent's reward."""
     max_runs: int = 10_000
     """Most runs per partition with rollouts that no training record has reported yet; beyond it the counts of the least
     recently updated run are dropped and missing from its metrics."""
@@ -166,6 +173,7 @@ class Groups:
         for state in self._closed.values():
             self._index_decided(state)
         self._running = {entry.cohort: entry for entry in stored if isinstance(entry, RunningMean)}
+        self._families = Families(stored, self._open.values(), most=limits.max_continued)
         self._rollouts = {entry.run: entry for entry in stored if isinstance(entry, Rollouts)}
         # Members of one group come from several sources, so groups do not open in the order of their deadlines.
         self._due = [self._deadline(state) for state in self._open.values()]
@@ -196,14 +204,17 @@ class Groups:
         else:
             group_id = (self._collecting.get(cohort) if cohort else reward.group_id) or ""
             self._collect(group_id, reward, policy, timestamp_ms, changes, traceparent)
+        if policy.forked_prefix is ForkedPrefix.ONCE:
+            self._follow_family(reward, timestamp_ms, changes)
         while len(self._open) > self.limits.max_open or self._members > self.limits.max_members:
             self._close_next(changes)
 
     def is_due(self, now_ms: int) -> bool:
         """Whether :meth:`expire_due` may have work to do."""
         closed = next(iter(self._closed.values()), None)
-        return bool(self._due and self._due[0][0] <= now_ms - self.time.skipped_ms) or (
-            closed is not None and closed.since_ms + self.limits.remember_ms <= now_ms
+        oldest = [closed.since_ms if closed else None, self._families.oldest_ms]
+        return bool(self._due and self._due[0][0] <= now_ms - self.time.skipped_ms) or any(
+            since_ms is not None and since_ms + self.limits.remember_ms <= now_ms for since_ms in oldest
         )
 
     def pass_time(self, now_ms: int, changes: GroupChanges) -> None:
@@ -227,6 +238,48 @@ class Groups:
             for trajectory_id in oldest.closed or ():
                 if self._group_of_decided.get(trajectory_id) == oldest.group_id:
                     del self._group_of_decided[trajectory_id]
+        self._families.forget_until(now_ms - self.limits.remember_ms, changes)
+
+    def _follow_family(self, reward: Reward, now_ms: int, changes: GroupChanges) -> None:
+        """Note the reward of a continuation for its parent; settle a parent whose continuations are all scored."""
+        if reward.purpose is Purpose.EVALUATE or reward.role is Role.FROZEN:
+            return
+        if reward.continuations:
+            family = cohort(reward.run, reward.spec, reward.trajectory_id, reward.tenant)
+        elif reward.parent_trajectory_id is not None:
+            family = cohort(reward.run, reward.spec, reward.parent_trajectory_id, reward.tenant)
+            self._families.hear(family, reward.trajectory_id, reward.revision, reward.total, now_ms, changes)
+        else:
+            return
+        self._settle_if_heard(family, now_ms, changes)
+
+    def _settle_if_heard(self, family: Family, now_ms: int, changes: GroupChanges) -> None:
+        """Give a waiting parent its total once all of its continuations have a reward."""
+        group_id, name = self._families.waiting_in(family), family[PARENT]
+        if group_id is None:
+            return
+        before = self._open[group_id]
+        if self._families.count(family) < before.members[name].continuations:
+            return
+        totals = {name: self._families.settle(family, changes)}
+        after, outputs = settled(before, totals, self.policies.of(before.spec), now_ms)
+        if after.closed is None:
+            self._keep_open(before, after, name, changes)
+        else:
+            self._decide(outputs, after.closed_ms or now_ms, with_totals(before, totals).members, changes)
+            self._keep_closed(before, after, changes)
+        self._pass_on(before, totals, now_ms, changes)
+
+    def _pass_on(
+        self, state: GroupState, totals: Mapping[str, float | None], now_ms: int, changes: GroupChanges
+    ) -> None:
+        """Note the totals of settled parents that are themselves continuations for their own parents."""
+        for name, total in totals.items():
+            member = state.members[name]
+            if member.parent is not None:
+                family = cohort(state.run, member.spec, member.parent, state.tenant)
+                self._families.hear(family, name, member.revision, total, now_ms, changes)
+                self._settle_if_heard(family, now_ms, changes)
 
     def _collect(
         self,
@@ -242,7 +295,8 @@ class Groups:
             policy = self.policies.of(before.spec)
         after, outputs = group(before, reward, now_ms=timestamp_ms, policy=policy, traceparent=traceparent)
         members = before.members if before else {}
-        candidates = members | {reward.trajectory_id: candidate_of(reward, traceparent)} if outputs else {}
+        member = as_member(candidate_of(reward, traceparent), policy)
+        candidates = members | {reward.trajectory_id: member} if outputs else {}
         if after is None or after is before:
             self._decide(outputs, timestamp_ms, candidates, changes)
             changes.ignored += not outputs
@@ -307,9 +361,12 @@ class Groups:
         # Otherwise the heap entry is stale: the group was completed, and a new one of this id may have been opened.
         if state is not None and self._deadline(state) == due:
             deadline = due[0] + state.skipped_ms
-            after, outputs = expire(state, deadline, self.limits.timeout_ms, self.policies.of(state.spec))
-            self._decide(outputs, deadline, state.members, changes)
+            totals = self._families.totals_of(state)
+            complete = with_totals(state, totals)
+            after, outputs = expire(complete, deadline, self.limits.timeout_ms, self.policies.of(state.spec))
+            self._decide(outputs, deadline, complete.members, changes)
             self._keep_closed(state, after, changes)
+            self._pass_on(state, totals, deadline, changes)
 
     def _deadline(self, state: GroupState) -> tuple[int, str]:
         """Returns its deadline, in stream time without skipped time, and its id."""
@@ -334,14 +391,17 @@ class Groups:
             fresh=before is None or trajectory_id not in before.members,
         )
         self._members += len(after.members) - (len(before.members) if before else 0)
+        self._families.index(after, after.members[trajectory_id])
         self._open[after.group_id] = after
         if after.cohort is not None:
             self._collecting[after.cohort] = after.group_id
 
     def _keep_closed(self, before: GroupState | None, after: GroupState, changes: GroupChanges) -> None:
         """Replace a group and its members by its closed state."""
-        for trajectory_id in before.members if before else ():
+        for trajectory_id, member in before.members.items() if before else ():
             changes.forget(member_key(after.group_id, trajectory_id))
+            if member.waits and before is not None:
+                self._families.settle(family_of(before, member), changes)
         changes.keep(group_key(after.group_id), after, fresh=before is None)
         self._members -= len(before.members) if before else 0
         self._remembered_members += len(after.closed or ())

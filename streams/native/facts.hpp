@@ -40,7 +40,7 @@ inline constexpr std::string_view kFactFields[kFacts] = {
     "snapshot_id parent_id kind sha256 provider ms masked",
     "snapshot_id parent_id kind sha256 provider forks ms masked",
     "snapshot_id parent_id kind sha256 provider source_trajectory_id ms masked",
-    "status answer outcome error masked "
+    "status answer outcome error masked continuations "
     "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
     "unix_ms",
 };

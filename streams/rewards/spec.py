@@ -20,13 +20,14 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from headrace.schemas.finite import MAX_REWARD
 from headrace.schemas.records.reference import Reference
-from headrace.schemas.records.reward import Component
+from headrace.schemas.records.reward import Component, Hint
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.streams.rewards.hints import HintFunction, hints_of
 from headrace.streams.rewards.judge import Judge
 from headrace.streams.rewards.schedule import Schedule
 
@@ -177,6 +178,10 @@ class Score:
     """The reward; ``None`` if it could not be computed."""
     unscored: str | None
     """Reason for no total."""
+    hints: list[Hint] = field(default_factory=list)
+    """Hints for turns."""
+    hints_refused: dict[str, int] = field(default_factory=dict)
+    """Number of hints that were refused, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,8 @@ class RewardSpec:
     minimum: float | None = None
     """Smallest possible total, if there is one; a smaller total is ``out_of_range``. ``None``: only the bound of every
     reward, ``MAX_REWARD``, applies."""
+    hints: HintFunction | None = None
+    """Gives hints for turns that went wrong, which do not affect the total; ``None``: none."""
 
     def __post_init__(self) -> None:
         if not self.name or "@" in self.name or self.version < 1:
@@ -241,6 +248,15 @@ class RewardSpec:
         ``verdicts`` are by the name of the term. A missing verdict gives ``not_judged``; a component that raises
         anything but :class:`Unscorable` gives ``<name>_raised``, and its first traceback is logged.
         """
+        scored = self._scored(trajectory, feedback, verdicts)
+        if self.hints is None:
+            return scored
+        hints, refused = hints_of(self.hints, trajectory, spec=self.label)
+        return replace(scored, hints=hints, hints_refused=refused)
+
+    def _scored(
+        self, trajectory: Trajectory, feedback: Sequence[Feedback], verdicts: Mapping[str, Verdict] | None
+    ) -> Score:
         version = newest_version(trajectory)
         components: dict[str, Component] = {}
         unscored: str | None = None

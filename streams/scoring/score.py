@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.schemas.events import TrajectoryStarted
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
@@ -106,6 +107,7 @@ def _reward(
                 "purpose": started.purpose,
                 "role": started.role,
                 "tenant": started.tenant,
+                **_link(started),
             }
             if started
             else {}
@@ -124,19 +126,30 @@ def _reward(
         turns=len(trajectory.turns),
         status=trajectory.status,
         ended_ms=trajectory.ended_ms,
+        hints=scored.hints,
+        hints_refused=scored.hints_refused,
+        continuations=trajectory.continuations,
     )
+
+
+def _link(started: TrajectoryStarted) -> dict[str, str | None]:
+    """Returns the fields by which the reward of a continuation is found for its parent."""
+    if started.fork_turn is None:
+        return {}
+    return {"parent_trajectory_id": started.parent_trajectory_id, "fork_group_id": started.fork_group_id}
 
 
 def reward_message(reward: Reward, *, origin: str | None = None) -> Message:
     """Returns ``reward`` as a record of ``rewards``. Its id is derived from trajectory, spec and revision.
 
-    ``origin`` is the ``traceparent`` of the trajectory's record.
+    ``origin`` is the ``traceparent`` of the trajectory's record. A continuation's reward goes to the partition of its
+    parent's group, which may wait for it.
     """
     revision = (reward.revision,) if reward.revision else ()
     return record_message(
         reward,
         id=derived_id(reward.TYPE, reward.trajectory_id, reward.spec, *revision),
-        key=reward.group_id or reward.cohort_key or reward.trajectory_id,
+        key=reward.fork_group_id or reward.group_id or reward.cohort_key or reward.trajectory_id,
         source=SOURCE,
         time_ms=reward.ended_ms,
         subject=reward.trajectory_id,

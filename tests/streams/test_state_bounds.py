@@ -7,11 +7,13 @@ from headrace.schemas.envelope import MAX_HEADER_BYTES, Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.finite import MAX_REWARD
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
-from headrace.schemas.records.reward import Component, Reward
+from headrace.schemas.records.reward import MAX_HINT_TOKENS, MAX_HINTS, Component, Hint, Reward
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.schemas.topics import REWARDS, TRAINING
 from headrace.schemas.wire import Message, encode
+from headrace.streams.grouping.continuations import MAX_CONTINUATIONS, continued_key
+from headrace.streams.grouping.families import Families
 from headrace.streams.grouping.group import group, output_message
 from headrace.streams.grouping.group_policy import MAX_GROUP_SIZE
 from headrace.streams.grouping.group_state import (
@@ -52,6 +54,11 @@ def worst_reward(number: int = 0, *, size: int | None = MAX_GROUP_SIZE, group_id
         update={
             "agent": WORST_NAME, "run": WORST_NAME, "tenant": WORST_NAME, "task_id": WORST_NAME, "group_id": group_id,
             "cohort_key": WORST_NAME, "group_size": size, "ended_ms": MAX_TIME_MS - 1,
+            "parent_trajectory_id": WORST_NAME, "fork_group_id": WORST_NAME,
+            "hints": [
+                Hint(turn=n, token_ids=range(2**30, 2**30 + MAX_HINT_TOKENS), source=WORST_NAME, tenant=WORST_NAME)
+                for n in range(MAX_HINTS)
+            ],
             "components": {f"c{n}": Component(value=-MAX_REWARD, weight=-MAX_REWARD) for n in range(20)},
         }
     )  # fmt: skip
@@ -126,6 +133,16 @@ def test_the_largest_group_is_decided_and_remembered(odd: bool) -> None:
     again = worst_reward(3)
     again = again if odd else again.model_copy(update={"trajectory_id": f"t{3:0511d}"})
     assert group(state, again) == (state, [])
+
+
+def test_the_rewards_of_the_most_continuations_fit() -> None:
+    family = (WORST_NAME, WORST_NAME, worst_id(0), WORST_NAME)
+    families, changes = Families((), (), most=10**6), GroupChanges()
+    for number in range(MAX_CONTINUATIONS + 1):
+        families.hear(family, worst_id(number + 1), MAX_TOTAL, -MAX_REWARD / 3, MAX_TIME_MS, changes)
+    key, value = to_record(continued_key(family), changes.stored[continued_key(family)])
+    assert len(key) + len(value or b"") + ROOM < STATE_BYTES
+    assert families.count(family) == MAX_CONTINUATIONS
 
 
 def test_the_largest_uncounted_rollouts_fit() -> None:

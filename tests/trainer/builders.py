@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from headrace.schemas.records.group import Member, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
+from headrace.trainer.batches.turn_hints import REFUSALS, TurnHints
 from headrace.trainer.learning.plausibility import PlausibilitySettings
 
 AT = Reference(partition=0, offset=0)
@@ -110,6 +112,25 @@ def off_policy_batch(*, seed: int = 0) -> Batch:
             )
         )
     return make_batch([admitted("g", *trajectories, advantages=random.normal(0, 1, 8).tolist())])
+
+
+def with_hints(batch: Batch, *, every: int = 2) -> Batch:
+    """``batch`` with a hint of two tokens for the first turn of every ``every``-th sequence: its first sampled run."""
+    packed, places = batch.packed, []
+    for sequence in range(0, len(packed.lengths), every):
+        first, end = np.searchsorted(packed.targets, packed.cu_seqlens[sequence : sequence + 2])
+        breaks = np.flatnonzero(np.diff(packed.targets[first:end]) != 1)
+        places.append((first, first + 1 + breaks[0] if len(breaks) else end))
+    count = len(places)
+    hints = TurnHints(
+        token_ids=np.arange(2 * count, dtype=np.int64) % 41,
+        cu_hints=np.arange(0, 2 * count + 1, 2, dtype=np.int64),
+        firsts=np.asarray([first for first, _ in places], np.int64),
+        lasts=np.asarray([last for _, last in places], np.int64),
+        gaps=np.zeros(count, np.int64),
+        refused=np.zeros(len(REFUSALS), np.int64),
+    )
+    return replace(batch, hints=hints)
 
 
 def tiny_model(path: Path, *, seed: int = 0, vocabulary: int = 50, tied: bool = True) -> Path:

@@ -85,7 +85,13 @@ def admit(
     if not kept:
         return None, rejections
     return AdmittedGroup(
-        group.group_id, reference, tuple(kept), reward_std(group), members_std(group), group.task_id
+        group.group_id,
+        reference,
+        tuple(kept),
+        reward_std(group),
+        members_std(group),
+        group.task_id,
+        group.hints_refused,
     ), rejections
 
 

@@ -16,13 +16,15 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import TrainedGroup
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.packing import Floats, Ints, PackedSequences, pack, select
+from headrace.trainer.batches.turn_hints import NO_HINTS, HintedMember, TurnHints, find_turns
 
 BATCH_FORMAT = 2
 """Increase it with every change that gives the same groups another hash. A step records its format, and rebuilding
 reports formats that this code cannot make.
 
     1  advantages scaled by the standard deviation of the record's members
-    2  by that of all scored members of the group; tokens have temperatures (in format 1 all are trained at 1)
+    2  by that of all scored members of the group; tokens have temperatures (in format 1 all are trained at 1). The
+       hints that the recipe allows are hashed if there are any
 """
 
 BATCH_FORMATS = (1, 2)
@@ -52,6 +54,8 @@ class AdmittedGroup:
     """That of the record's members alone, by which batches of format 1 were scaled."""
     task_id: str | None = None
     """Task."""
+    hints_refused: int = 0
+    """Hints that were left out of the group's record."""
 
     def as_trained(self) -> TrainedGroup:
         """Returns the group as a ``Step`` names it."""
@@ -63,7 +67,8 @@ class AdmittedGroup:
         )
 
 
-_NOTHING = pack([([0, 0], [0, 0])])
+NOTHING = pack([([0, 0], [0, 0])])
+"""One sequence without a target, on which a rank without work runs a model."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,6 +87,8 @@ class Batch:
     """(N,) index of the trajectory, in the batch's order."""
     rewards: Floats
     """(M,) reward of each trajectory."""
+    hints: TurnHints = NO_HINTS
+    """Hints for turns; none unless the recipe allows some."""
 
     def sha256(self, format: int = BATCH_FORMAT) -> str:
         """Returns the hash (hex) of a step's inputs: names, shapes and little-endian bytes of the format's arrays."""
@@ -105,7 +112,9 @@ class Batch:
             "versions": self.versions.astype("<i8"),
             "trajectories": self.trajectories.astype("<i8"),
         }
-        return arrays if format == 1 else arrays | {"temperatures": self.packed.temperatures.astype("<f4")}
+        if format == 1:
+            return arrays
+        return arrays | {"temperatures": self.packed.temperatures.astype("<f4")} | self.hints.arrays()
 
     def _contents(self, format: int) -> dict[str, bytes]:
         return {
@@ -114,8 +123,9 @@ class Batch:
         }
 
 
-def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
-    """Returns the batch of ``groups``; groups, members and segments keep their order.
+def make_batch(groups: Sequence[AdmittedGroup], *, max_hinted_turns: int = 0) -> Batch:
+    """Returns the batch of ``groups``, with at most ``max_hinted_turns`` of their hints; groups, members and segments
+    keep their order.
 
     Segments recorded before temperatures existed get 1, at which they were trained. Raises ``ValueError`` if a member
     lacks log-probabilities, versions or temperatures, or if the masks mark another number of tokens than the group's
@@ -123,9 +133,11 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
     """
     sequences, behaviour, advantages, versions, temperatures, trajectories = [], [], [], [], [], []
     members = [resolved for group in groups for resolved in group.members]
+    hinted, begin = [], 0
     for number, resolved in enumerate(members):
         member, sampled = resolved.member, 0
-        for segment in resolved.trajectory.segments:
+        places: dict[int, tuple[int, int]] = {}
+        for index, segment in enumerate(resolved.trajectory.segments):
             count = sum(segment.loss_mask)
             if not count:
                 continue
@@ -138,6 +150,7 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
             temperatures.append(_temperatures(segment, count, member.trajectory_id))
             behaviour.append(np.asarray(segment.logprobs, np.float32))
             versions.append(np.repeat([version for version, _ in spans], [length for _, length in spans]))
+            places[index] = (begin + sampled, begin + sampled + count)
             sampled += count
         if sampled != member.sampled_tokens:
             raise ValueError(
@@ -145,13 +158,22 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
             )
         advantages.append(np.full(sampled, member.advantage, np.float32))
         trajectories.append(np.full(sampled, number, np.int64))
+        begin += sampled
+        if member.hints:
+            hinted.append(HintedMember(resolved.trajectory, member.hints, places))
+    packed = pack(sequences, np.concatenate(temperatures))
+    hints = NO_HINTS
+    if max_hinted_turns:
+        refused = sum(group.hints_refused for group in groups)
+        hints = find_turns(hinted, packed, most=max_hinted_turns, refused_before=refused)
     return Batch(
-        packed=pack(sequences, np.concatenate(temperatures)),
+        packed=packed,
         behaviour_logprobs=np.concatenate(behaviour),
         advantages=np.concatenate(advantages),
         versions=np.concatenate(versions).astype(np.int64),
         trajectories=np.concatenate(trajectories),
         rewards=np.asarray([resolved.member.reward for resolved in members], np.float32),
+        hints=hints,
     )
 
 
@@ -169,10 +191,10 @@ def _temperatures(segment: Segment, count: int, trajectory_id: str) -> Floats:
 def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Ints]:
     """Returns some of a batch's sequences, in the given order, and the indices of their tokens on the N axis.
 
-    Trajectories keep their numbers. An empty selection gives one sequence without a sampled token, so that a model can
-    be run on it.
+    Trajectories keep their numbers; hints are left out. An empty selection gives one sequence without a sampled token,
+    so that a model can be run on it.
     """
-    packed, kept = select(batch.packed, sequences) if sequences else (_NOTHING, np.empty(0, np.int64))
+    packed, kept = select(batch.packed, sequences) if sequences else (NOTHING, np.empty(0, np.int64))
     part = replace(
         batch,
         packed=packed,
@@ -180,6 +202,7 @@ def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Int
         advantages=batch.advantages[kept],
         versions=batch.versions[kept],
         trajectories=batch.trajectories[kept],
+        hints=NO_HINTS,
     )
     return part, kept
 

@@ -5,7 +5,7 @@ STEP   412            followed by a limit and the batch, array by array
 WRITE_OPTIMIZER       /checkpoints/run/.writing-00000413/optimizer
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from enum import IntEnum
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.trainer.batches.batch import Batch
 from headrace.trainer.batches.packing import PackedSequences
+from headrace.trainer.batches.turn_hints import TurnHints
 from headrace.trainer.parallel.ranks import Ranks
 
 MAX_TEXT = 4096
@@ -68,7 +69,7 @@ def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
     Raises ``ValueError`` if an array is neither int64 nor float32.
     """
     sent = None if batch is None else dict(_arrays(batch))
-    names = [*(f"packed.{field.name}" for field in fields(PackedSequences)), *_batch_fields()]
+    names = _names(Batch)
     header = np.zeros((len(names), 2), np.int64)
     if sent is not None:
         for name, array in sent.items():
@@ -76,24 +77,31 @@ def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
                 raise ValueError(f"{name} is {array.dtype}: only int64 and float32 can be sent")
         header[:] = [(len(sent[name]), _TYPES.index(sent[name].dtype)) for name in names]
     header = ranks.broadcast(header)
-    arrays = {
+    arrays: dict[str, Any] = {
         name: ranks.broadcast(sent[name] if sent is not None else np.empty(length, _TYPES[type_]))
         for name, (length, type_) in zip(names, header.tolist(), strict=True)
     }
-    packed: dict[str, Any] = {name.partition(".")[2]: arrays.pop(name) for name in names if name.startswith("packed.")}
-    rest: dict[str, Any] = arrays
-    return Batch(packed=PackedSequences(**packed), **rest)
+    parts: dict[str, Any] = {part: kind(**_of_part(arrays, part)) for part, kind in _PARTS.items()}
+    return Batch(**parts, **{name: array for name, array in arrays.items() if "." not in name})
 
 
 _TYPES: list[np.dtype[Any]] = [np.dtype(np.int64), np.dtype(np.float32)]
 
 
-def _batch_fields() -> list[str]:
-    return [field.name for field in fields(Batch) if field.name != "packed"]
+_PARTS: dict[str, type[PackedSequences] | type[TurnHints]] = {"packed": PackedSequences, "hints": TurnHints}
+"""Fields of a batch that consist of arrays themselves."""
+
+
+def _names(batch: type[Batch]) -> list[str]:
+    inner = [f"{part}.{field.name}" for part, kind in _PARTS.items() for field in fields(kind)]
+    return [*inner, *(field.name for field in fields(batch) if field.name not in _PARTS)]
+
+
+def _of_part(arrays: Mapping[str, Any], part: str) -> dict[str, Any]:
+    return {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
 def _arrays(batch: Batch) -> Iterator[tuple[str, NDArray[Any]]]:
-    for field in fields(PackedSequences):
-        yield f"packed.{field.name}", getattr(batch.packed, field.name)
-    for name in _batch_fields():
-        yield name, getattr(batch, name)
+    for name in _names(Batch):
+        part, dot, inner = name.partition(".")
+        yield name, getattr(getattr(batch, part), inner) if dot else getattr(batch, name)

@@ -11,12 +11,14 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from headrace.schemas.records.reward import HintRefusal
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.batches.balance import plan_ranks
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
 from headrace.trainer.batches.packing import Floats, pack
 from headrace.trainer.batches.update import LINEAR, Update, pass_loss
 from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers, not_finite
+from headrace.trainer.learning.hint_passes import HintedTurn, distil, hint_metrics, hinted_turns
 from headrace.trainer.learning.metrics import mismatch_metrics, reference_kl, staleness_metrics, substep_metrics
 from headrace.trainer.learning.optimizer_state import read_state, write_state
 from headrace.trainer.learning.optimizers import Optimizer
@@ -58,6 +60,8 @@ class _BatchTotals:
     """By the policy before each update."""
     reference: list[Floats] = field(default_factory=list)
     """(N,) each: log-probabilities under the KL penalty's reference; empty without a penalty."""
+    hint_divergence: float = 0.0
+    """Sum over the hinted tokens, in nats, each before its update."""
 
     def evaluation(self) -> _Evaluation:
         """Returns the evaluation of each token by the policy before the update that trained it."""
@@ -118,9 +122,11 @@ class Learner:
             self._settings.correction,
         )
         whole = Update(batch, prox, corrected.weights.numpy())
+        hinted, refused = self._hinted_turns(whole)
         for part in whole.parts(self._settings.substeps):
             update = part.normalised(self._loss, self._settings.constant_length)
-            self._update(update, version, totals, norm_limit, check_record=known is None)
+            turns = [turn for turn in hinted if turn.trajectory in part.batch.trajectories]
+            self._update(update, turns, version, totals, norm_limit, check_record=known is None)
         trained = totals.evaluation()
         before = trained if known is None else known
         tokens = len(batch.packed.targets)
@@ -147,12 +153,33 @@ class Learner:
             metrics |= substep_metrics(before.logprobs, trained.logprobs)
         if self._settings.kl.coefficient:
             metrics |= reference_kl(before.logprobs, batch.behaviour_logprobs, np.concatenate(totals.reference))
+        if self._settings.hints.weight:
+            metrics |= hint_metrics(hinted, refused, totals.hint_divergence)
         return metrics
 
+    def _hinted_turns(self, whole: Update) -> tuple[list[HintedTurn], Mapping[HintRefusal, int]]:
+        """Returns the turns whose hints are distilled, and the number of refused hints by reason."""
+        if not self._settings.hints.weight:
+            return [], {}
+        return hinted_turns(
+            whole.batch,
+            whole.weights > 0,
+            vocabulary=vocabulary_size(self.model),
+            longest=longest_sequence(self.model),
+        )
+
     def _update(
-        self, update: Update, version: int, totals: _BatchTotals, norm_limit: float, *, check_record: bool
+        self,
+        update: Update,
+        hinted: Sequence[HintedTurn],
+        version: int,
+        totals: _BatchTotals,
+        norm_limit: float,
+        *,
+        check_record: bool,
     ) -> None:
-        """Make one optimiser update, pass by pass. ``check_record``: check first that the record is plausible."""
+        """Make one optimiser update, pass by pass, those of the ``hinted`` turns last. ``check_record``: check first
+        that the record is plausible."""
         self._optimizer.zero_grad()
         loss, whole = self._loss, dict[str, float]()
         if loss.whole_trajectories and update.longest_trajectory > self._settings.max_tokens_per_pass:
@@ -169,12 +196,15 @@ class Learner:
                 advantages, compared = self._advantages(part, result.logprobs)
                 value, clipped = pass_loss(loss, part, result.logprobs, advantages)
             if update.divisor > 0:
-                self._policy.backward(value, last=number == len(plan))
+                self._policy.backward(value, last=number == len(plan) and not hinted)
             logprobs[tokens] = result.logprobs.detach().cpu().numpy()
             entropy[tokens] = result.entropy.cpu().numpy()
             reference[tokens] = compared.cpu().numpy()
             added = {"loss": value.item(), **clipped}
             sums += np.array([added[name] for name in _SUMS])
+        # Before anything raises: with reduce_every_pass = False the last pass of all sends the gradients.
+        settings, most = self._settings.hints, self._settings.max_tokens_per_pass
+        divergence = distil(self._policy, self._ranks, hinted, settings, max_tokens=most)
         evaluation = _Evaluation(self._ranks.sum(logprobs), self._ranks.sum(entropy))
         if check_record:
             self._check_plausible(update.batch, version, evaluation)
@@ -182,9 +212,10 @@ class Learner:
         for name, known in whole.items():
             sums[_SUMS.index(name)] = known
         norm = self._optimizer.clip(self._settings.max_grad_norm)
-        check_numbers(sums[0], norm, limit=norm_limit, version=version)
+        check_numbers(sums[0] + divergence, norm, limit=norm_limit, version=version)
         self._optimizer.step()
         totals.sums += sums
+        totals.hint_divergence += divergence
         totals.evaluations.append(evaluation)
         if self._settings.kl.coefficient:
             totals.reference.append(self._ranks.sum(reference))

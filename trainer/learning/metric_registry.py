@@ -86,6 +86,9 @@ _LEARNING = (
     Metric("kl_reference", _NATS, "KL(π ‖ π_ref) of the policy before the step, with a KL penalty: mean of "
            "ρ (log π − log π_ref), k1 over tokens of the behaviour policies.",
            Subject.LEARNING),
+    Metric("hint_kl", _NATS, "With hint distillation: divergence of the policy without a turn's hint from the policy "
+           "that reads it, in the direction that is reduced; mean over hinted tokens, each before its update. Not in "
+           "`loss`.", Subject.LEARNING),
 )  # fmt: skip
 _OPTIMISER = (
     Metric("grad_norm", "1", "Largest gradient norm of the step's updates, before clipping.", Subject.OPTIMISER),
@@ -151,6 +154,14 @@ _BATCH = (
     Metric("sequences", "{sequence}", "Packed sequences: one per segment of a trajectory.", Subject.BATCH),
     Metric("tokens_trained", _TOKENS, "Sampled tokens.", Subject.BATCH),
     Metric("tokens_read", _TOKENS, "Tokens of the batch, context included.", Subject.BATCH),
+    Metric("hinted_turns", "{turn}", "With hint distillation: turns whose hint is distilled.", Subject.BATCH),
+    Metric("hinted_tokens", _TOKENS, "With hint distillation: sampled tokens of these turns.", Subject.BATCH),
+    Metric(
+        "hints_refused_*",
+        "{hint}",
+        "With hint distillation: hints of the step's groups that were refused, by reason.",
+        Subject.BATCH,
+    ),
     Metric(
         "rejected",
         "{trajectory}",

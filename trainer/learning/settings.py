@@ -6,7 +6,7 @@ from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.plausibility import PlausibilitySettings
 from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
-from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
+from headrace.trainer.losses.settings import CorrectionSettings, HintSettings, KlSettings
 from headrace.trainer.model.settings import ModelSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 
@@ -23,6 +23,8 @@ class LearnerSettings:
     """Weights and masks for off-policy tokens."""
     kl: KlSettings
     """KL penalty."""
+    hints: HintSettings
+    """Distillation of hints."""
     constant_length: int
     """Divisor of the normaliser ``constant_length``, in tokens."""
     optimizer: OptimizerSettings

@@ -1,4 +1,5 @@
-"""Settings of the losses, of the corrections for stale and mismatched tokens, and of the KL penalty.
+"""Settings of the losses, of the corrections for stale and mismatched tokens, of the KL penalty and of hint
+distillation.
 
 Plain values, without torch. The settings of a loss, and their published values, are in the loss's own file.
 """
@@ -169,6 +170,41 @@ class KlSettings:
     def needs_base(self) -> bool:
         """Whether a frozen copy of the base model is needed."""
         return self.coefficient > 0 and self.reference == KlReference.BASE
+
+
+class HintDirection(StrEnum):
+    """The divergence between the teacher (the policy that reads the hint) and the student (the one that does not)."""
+
+    FORWARD = "forward"
+    """KL(teacher ‖ student): the student covers everything that the teacher would do."""
+    REVERSE = "reverse"
+    """KL(student ‖ teacher): the student avoids what the teacher would not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintSettings:
+    """Hint distillation (Cursor Composer 2.5): at turns with a hint, the divergence between the policy that reads the
+    hint and the one that does not is added to the loss (``trainer/learning/hint_passes.py``). Cursor has not published
+    its direction, weight or temperature: these defaults are headrace's choice.
+    """
+
+    weight: float = 0.0
+    """Factor of the divergence, mean over the hinted tokens of an update; 0: no distillation, hints are not read."""
+    max_turns: int = 32
+    """Most hinted turns of a step, each of which costs more passes over its context; further hints are refused."""
+    direction: HintDirection = HintDirection.FORWARD
+    """The divergence: ``forward`` or ``reverse``."""
+    temperature: float = 1.0
+    """Temperature of both distributions."""
+
+    def __post_init__(self) -> None:
+        _one_of(HintDirection, "direction", self.direction)
+        if not 0 <= self.weight < float("inf"):
+            raise ValueError(f"weight of hints is {self.weight}: it must be at least 0")
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns of hints is {self.max_turns}: it must be at least 1; weight 0 turns hints off")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature of hints is {self.temperature}: it must be above 0")
 
 
 def _one_of(values: type[StrEnum], name: str, value: str | None) -> None:

@@ -53,11 +53,11 @@ class _HeadLogprobs(torch.autograd.Function):
         rows = max(1, max_logits // len(weight_VH))
         logprobs_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
         entropy_N = torch.empty_like(logprobs_N)
-        product = _Product(hidden_NH, weight_VH)
+        product = Product(hidden_NH, weight_VH)
         # A single chunk need not be computed again in backward.
         keep, kept = rows >= len(labels_N) and any(ctx.needs_input_grad), None
-        for chunk in _chunks(len(labels_N), rows):
-            scores = _log_softmax(product, chunk, bias_V, temperatures_N)
+        for chunk in chunks_of(len(labels_N), rows):
+            scores = tempered_log_softmax(product, chunk, bias_V, temperatures_N)
             logprobs_N[chunk] = scores.gather(1, labels_N[chunk, None])[:, 0]
             probabilities = scores.exp()
             # A batched dot product: an element-wise product would need another chunk of memory.
@@ -77,13 +77,13 @@ class _HeadLogprobs(torch.autograd.Function):
         if temperatures_N is not None:
             gradient_N = gradient_N / temperatures_N  # with respect to the undivided logits
         kept, ctx.probabilities = ctx.probabilities, None
-        product = _Product(hidden_NH, weight_VH)
+        product = Product(hidden_NH, weight_VH)
         wants_hidden, _, wants_weight, wants_bias, _, _ = ctx.needs_input_grad
         by_hidden = torch.empty_like(hidden_NH) if wants_hidden else None
         by_weight = torch.zeros_like(weight_VH, dtype=torch.float32) if wants_weight else None
         by_bias = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None
-        for chunk in _chunks(len(labels_N), ctx.rows):
-            by_logits = _log_softmax(product, chunk, bias_V, temperatures_N).exp_() if kept is None else kept
+        for chunk in chunks_of(len(labels_N), ctx.rows):
+            by_logits = tempered_log_softmax(product, chunk, bias_V, temperatures_N).exp_() if kept is None else kept
             by_logits.mul_(-gradient_N[chunk, None])
             by_logits.scatter_add_(1, labels_N[chunk, None], gradient_N[chunk, None])
             if by_hidden is not None:
@@ -103,10 +103,11 @@ class _HeadLogprobs(torch.autograd.Function):
         )
 
 
-class _Product:
+class Product:
     """hidden · weightᵀ chunk by chunk, and its gradients; sums are float32 for all types of factors."""
 
     def __init__(self, hidden_NH: torch.Tensor, weight_VH: torch.Tensor) -> None:
+        """Of hidden states and the head's weight."""
         # Tensor cores multiply 16-bit factors exactly and sum in float32; on other devices the factors are widened.
         sixteen = weight_VH.dtype in (torch.bfloat16, torch.float16) and hidden_NH.dtype == weight_VH.dtype
         self._mixed = weight_VH.is_cuda and sixteen
@@ -134,9 +135,10 @@ class _Product:
             by_weight_VH.addmm_(by_logits.t(), hidden.float())
 
 
-def _log_softmax(
-    product: _Product, chunk: slice, bias_V: torch.Tensor | None, temperatures_N: torch.Tensor | None
+def tempered_log_softmax(
+    product: Product, chunk: slice, bias_V: torch.Tensor | None, temperatures_N: torch.Tensor | None
 ) -> torch.Tensor:
+    """Returns (n, V) float32 log-probabilities of a chunk's rows, each at its temperature."""
     logits = product.logits(chunk)
     if bias_V is not None:
         logits += bias_V
@@ -145,5 +147,6 @@ def _log_softmax(
     return torch.log_softmax(logits, -1)
 
 
-def _chunks(count: int, rows: int) -> list[slice]:
+def chunks_of(count: int, rows: int) -> list[slice]:
+    """Returns slices of at most ``rows`` that cover ``count``."""
     return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]

@@ -34,17 +34,10 @@ def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logit
     The head runs only at positions that predict a target, in chunks of at most ``max_logits`` logits, by default
     :data:`MAX_LOGITS` of the device.
     """
-    device = next(model.parameters()).device
+    hidden_N = target_hidden(model, packed)
+    device = hidden_N.device
     if max_logits is None:
-        max_logits = MAX_LOGITS.get(device.type, MAX_LOGITS["cpu"])
-    hidden_T = model.base_model(
-        input_ids=torch.from_numpy(packed.token_ids)[None].to(device),
-        position_ids=torch.from_numpy(packed.position_ids)[None].to(device),
-        use_cache=False,
-        layout=attention.make_layout(packed, device),
-    ).last_hidden_state[0]
-    targets_N = torch.from_numpy(packed.targets).to(device)
-    hidden_N = hidden_T.index_select(0, targets_N - 1)
+        max_logits = most_logits(device)
     labels_N = torch.from_numpy(packed.token_ids[packed.targets]).to(device)
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     temperatures_N = None
@@ -53,3 +46,20 @@ def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logit
     return TokenLogprobs(
         *head_logprobs(hidden_N, labels_N, head.weight, head.bias, temperatures_N, max_logits=max_logits)
     )
+
+
+def target_hidden(model: PreTrainedModel, packed: PackedSequences) -> torch.Tensor:
+    """Returns the (N, H) hidden states from which the head predicts the targets of ``packed``."""
+    device = next(model.parameters()).device
+    hidden_T: torch.Tensor = model.base_model(
+        input_ids=torch.from_numpy(packed.token_ids)[None].to(device),
+        position_ids=torch.from_numpy(packed.position_ids)[None].to(device),
+        use_cache=False,
+        layout=attention.make_layout(packed, device),
+    ).last_hidden_state[0]
+    return hidden_T.index_select(0, torch.from_numpy(packed.targets).to(device) - 1)
+
+
+def most_logits(device: torch.device) -> int:
+    """Returns :data:`MAX_LOGITS` of ``device``."""
+    return MAX_LOGITS.get(device.type, MAX_LOGITS["cpu"])

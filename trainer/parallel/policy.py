@@ -18,9 +18,11 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from headrace.trainer.batches.packing import PackedSequences
+from headrace.trainer.losses.settings import HintSettings
+from headrace.trainer.model.divergence import token_divergence
 from headrace.trainer.model.layers import decoder_layers
 from headrace.trainer.model.load import attention_crossover
-from headrace.trainer.model.logprobs import TokenLogprobs, token_logprobs
+from headrace.trainer.model.logprobs import TokenLogprobs, target_hidden, token_logprobs
 from headrace.trainer.model.precision import weight_copies, with_weights
 from headrace.trainer.parallel.ranks import Ranks
 from headrace.trainer.parallel.settings import ParallelSettings
@@ -34,6 +36,10 @@ class TrainerPolicy(Protocol):
 
     def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
         """Returns the log-probabilities of the targets of ``packed``: see :func:`token_logprobs`."""
+
+    def divergence(self, plain: PackedSequences, hinted: PackedSequences, settings: HintSettings) -> Tensor:
+        """Returns the (N,) divergence at the targets of ``plain`` from this policy on ``hinted``, whose N targets are
+        the same tokens in other contexts; a gradient flows through ``plain`` alone."""
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of ``loss``; ``last``: it is the last before the gradients are used."""
@@ -56,6 +62,16 @@ class WholePolicy:
             self._copies = copies  # a backward pass that recomputes activations needs the same copies
         with with_weights(self._model, copies):
             return token_logprobs(self._model, packed)
+
+    def divergence(self, plain: PackedSequences, hinted: PackedSequences, settings: HintSettings) -> Tensor:
+        """As in :class:`TrainerPolicy`."""
+        copies = self._copies = weight_copies(self._model, self._dtype)
+        with with_weights(self._model, copies):
+            with torch.no_grad():
+                teacher_NH = target_hidden(self._model, hinted)
+            return token_divergence(
+                self._model, plain, teacher_NH, direction=settings.direction, temperature=settings.temperature
+            )
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """As in :class:`TrainerPolicy`."""
@@ -94,6 +110,14 @@ class ShardedPolicy:
             self._root.reshard()  # no backward pass follows, which would: the next step must not reuse these weights
         return result
 
+    def divergence(self, plain: PackedSequences, hinted: PackedSequences, settings: HintSettings) -> Tensor:
+        """As in :class:`TrainerPolicy`."""
+        with torch.no_grad():
+            teacher_NH = self._root(hinted, settings)
+        self._root.reshard()  # no backward pass follows
+        divergence_N: Tensor = self._root(plain, settings, teacher_NH)
+        return divergence_N
+
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """As in :class:`TrainerPolicy`."""
         self._root.set_requires_gradient_sync(self._reduce_every_pass or last)
@@ -107,8 +131,17 @@ class _Called(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, packed: PackedSequences) -> TokenLogprobs:
-        return token_logprobs(self.model, packed)
+    def forward(
+        self, packed: PackedSequences, hints: HintSettings | None = None, teacher_NH: Tensor | None = None
+    ) -> TokenLogprobs | Tensor:
+        """Returns log-probabilities; with ``hints`` the teacher's hidden states or, given these, the divergence."""
+        if hints is None:
+            return token_logprobs(self.model, packed)
+        if teacher_NH is None:
+            return target_hidden(self.model, packed)
+        return token_divergence(
+            self.model, packed, teacher_NH, direction=hints.direction, temperature=hints.temperature
+        )
 
 
 def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settings: ParallelSettings) -> TrainerPolicy:

@@ -133,7 +133,7 @@ def _compare(step: Step, groups: Sequence[AdmittedGroup], recipe: BatchRecipe) -
     except UnknownRecipe as error:
         return Rebuilt(step, RebuildResult.UNKNOWN_RECIPE, problem=str(error))
     try:
-        batch = make_batch(prepared)
+        batch = make_batch(prepared, max_hinted_turns=recipe.max_hinted_turns)
     except ValueError as error:
         return Rebuilt(step, RebuildResult.DIFFERS, problem=str(error), assumed=assumed)
     sha256 = batch.sha256(recipe.format)

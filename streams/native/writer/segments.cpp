@@ -116,6 +116,7 @@ bool SegmentFold::append(const Payload& call, const CallArrays& tokens) {
     extend(drafts_[at], context, call, tokens);
     unhashed_ends_.emplace_back(at, drafts_[at].token_ids.size());
     current_ = at;
+    calls_.push_back(at);
     return true;
 }
 
@@ -200,6 +201,7 @@ void SegmentFold::lose(Defect why) {
     lost_ = true;
     drafts_.clear();
     current_ = kNoDraft;
+    calls_.clear();
     unhashed_ends_.clear();
     ends_.clear();
 }

@@ -63,6 +63,8 @@ public:
     bool sampled_by_another(std::string_view run) const { return several_runs_ || (!run_.empty() && run_ != run); }
     // Folds the next model call; kDoubt if its arrays are inconsistent.
     Outcome add(const Payload& call, int64_t& sampled);
+    // The segment of each model call, in order; empty if there are no segments.
+    const std::vector<size_t>& segments_of_calls() const { return calls_; }
     // Appends the list of segments; false with Python's error set.
     bool write(std::string& json) const;
 
@@ -102,6 +104,7 @@ private:
     bool several_runs_ = false;
     std::vector<Draft> drafts_;
     size_t current_ = kNoDraft;  // the draft of the previous call
+    std::vector<size_t> calls_;  // the draft of each call
     // Calls' ends as draft and size: those not hashed yet, and drafts by size and hash of their tokens.
     std::vector<std::pair<size_t, size_t>> unhashed_ends_;
     std::map<std::pair<size_t, std::string>, std::vector<size_t>> ends_;

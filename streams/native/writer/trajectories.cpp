@@ -123,7 +123,7 @@ Outcome Assembly::write(const About& about, std::string& json) {
     json += ",\"segments\":";
     if (!segments_.write(json)) return Outcome::kError;
     json += ",\"turns\":";
-    turns_.write_turns(json);
+    turns_.write_turns(segments_.segments_of_calls(), json);
     json += ",\"tools\":";
     if (!turns_.write_statistics(json)) return Outcome::kDoubt;
     number(",\"critical_steps\":", turns_.critical_steps());
@@ -150,8 +150,9 @@ Outcome Assembly::write(const About& about, std::string& json) {
     number(",\"started_ms\":", std::max<int64_t>(0, earliest_));
     number(",\"ended_ms\":", std::max<int64_t>(0, latest_));
     json += ",\"traceparent\":";
-    if (traceparent_.empty()) json += "null}";
-    else json.append("\"").append(traceparent_).append("\"}");
+    if (traceparent_.empty()) json += "null";
+    else json.append("\"").append(traceparent_).append("\"");
+    json.append(",\"continuations\":").append(of_end(rules_.continuations)).append("}");
     return json.size() > rules_.max_record_bytes ? Outcome::kDoubt : Outcome::kDone;
 }
 

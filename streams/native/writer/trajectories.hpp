@@ -23,7 +23,7 @@ struct TrajectoryRules {
     Ref sha256;
     SegmentRules segments;
     TurnFields turns;
-    int consent, role, run, status, answer, outcome;
+    int consent, role, run, status, answer, outcome, continuations;
     std::array<Defect, kDefects> defect_order;
     size_t max_record_bytes;
 

@@ -10,12 +10,12 @@ constexpr const char* kWritten[] = {
     "trajectory_id", "started", "segments", "turns", "tools", "critical_steps", "total_steps", "subagents_assigned",
     "subagents_finished", "sampled_tokens", "status", "answer", "outcome", "missing", "missing_ranges",
     "missing_count", "unreadable", "events", "duplicates", "defects", "first", "last", "closed_offset", "start_id",
-    "started_ms", "ended_ms", "traceparent",
+    "started_ms", "ended_ms", "traceparent", "continuations",
     "start", "end",
     "token_ids", "loss_mask", "logprobs", "version_spans", "sampling_spans",
     "version", "start", "end", "run",
     "temperature", "start", "end",
-    "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized", "snapshot_id",
+    "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized", "snapshot_id", "segment",
     "call_id", "tool", "arguments", "status", "error_class", "result", "latency_s",
     "calls", "errors", "seconds",
     "partition", "offset",
@@ -46,7 +46,8 @@ bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
                                           (rules.run = started.at("run")) >= 0);
     const bool found_end = !ended || ((rules.status = ended.at("status")) >= 0 &&
                                       (rules.answer = ended.at("answer")) >= 0 &&
-                                      (rules.outcome = ended.at("outcome")) >= 0);
+                                      (rules.outcome = ended.at("outcome")) >= 0 &&
+                                      (rules.continuations = ended.at("continuations")) >= 0);
     return found_start && found_end &&
            (!rules.shapes[kCalled] || rules.segments.fields.find(rules.shapes[kCalled])) &&
            rules.turns.find(rules.shapes[kCalled], rules.shapes[kToolCalled], rules.shapes[kToolReturned],

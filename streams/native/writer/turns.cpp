@@ -119,8 +119,9 @@ void TurnFold::write_use(const Use& use, std::string& json) const {
     json.append(",\"latency_s\":").append(of_return(fields_.latency_s)).append("}");
 }
 
-void TurnFold::write_turns(std::string& json) const {
+void TurnFold::write_turns(const std::vector<size_t>& segments, std::string& json) const {
     json += '[';
+    size_t call = 0;
     for (const Turn& turn : turns_) {
         if (&turn != turns_.data()) json += ',';
         const auto of_call = [&](int field) { return turn.call ? (*turn.call)[field].json : std::string_view("null"); };
@@ -139,7 +140,10 @@ void TurnFold::write_turns(std::string& json) const {
         }
         json.append("],\"summarized\":").append(turn.summarized ? "true" : "false");
         json.append(",\"snapshot_id\":");
-        json.append(turn.snapshotted ? (*turn.snapshotted)[fields_.snapshot_id].json : "null").append("}");
+        json.append(turn.snapshotted ? (*turn.snapshotted)[fields_.snapshot_id].json : "null").append(",\"segment\":");
+        const bool has_segment = turn.call && call < segments.size();
+        json.append(has_segment ? std::to_string(segments[call]) : "null").append("}");
+        call += turn.call != nullptr;
     }
     json += ']';
 }

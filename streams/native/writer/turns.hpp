@@ -44,7 +44,8 @@ public:
 
     int64_t critical_steps() const;
     int64_t total_steps() const { return model_calls_ + subagent_steps_; }
-    void write_turns(std::string& json) const;
+    // `segments`: that of each model call, in order; empty if there are none.
+    void write_turns(const std::vector<size_t>& segments, std::string& json) const;
     // False in doubt: too many tools, or seconds that Python would write differently.
     bool write_statistics(std::string& json) const;
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.events import ModelCalled, VersionSpan
+from headrace.schemas.events import ModelCalled, ToolCalled, TrajectoryEnded, VersionSpan
 from headrace.schemas.records.trajectory import Defect, Segment, Trajectory
 from headrace.schemas.tokens import prefix_hash
+from headrace.schemas.wire import decode
 from headrace.streams.assembly import segments, trajectory_writer
 from headrace.streams.assembly.assemble import conclude
 from headrace.streams.assembly.segments import MAX_TOKENS, SegmentFold
@@ -56,6 +57,9 @@ class TestChoice:
             called([5], [5], after=[1, 2, 3, 4]),
         )
         assert tokens(fold) == [([1, 2, 3, 4, 5, 5], [0, 1, 0, 1, 0, 1]), ([8, 9, 7, 6], [0, 1, 0, 1])]
+        assert fold.segments_of_calls() == [0, 1, 0, 1, 0]
+        fold.add(called(None, None))
+        assert fold.segments_of_calls() == fold.segments() == []
 
     def test_answers_to_one_request_are_siblings(self) -> None:
         first, *choices = called([1], [2]), *(called([3], [n], after=[1, 2], choice=n) for n in range(3))
@@ -354,3 +358,26 @@ def test_a_session_that_goes_back_is_whole() -> None:
     history = history_of(session("s1", "ask", "tool", "ask", "back", "ask", "back", "answer"))
     result = Trajectory.model_validate_json(conclude(history)[0].message.value)
     assert (result.defects, len(result.segments), result.sampled_tokens) == ([], 3, 12)
+
+
+@pytest.mark.parametrize("with_module", [False, True])
+def test_a_turn_names_the_segment_of_its_call(with_module: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a tool call before the first model call, which is a turn without one."""
+    if not with_module:
+        monkeypatch.setattr(trajectory_writer, "_WRITER", None)
+    elif SPEEDUPS is None:
+        pytest.skip("the module is not built")
+    facts = [
+        started(),
+        ToolCalled(call_id="c", tool="t"),
+        called([1], [2]),
+        called([8], [9]),
+        called([3], [4], after=[1, 2]),
+        called([7], [6], after=[8, 9]),
+        TrajectoryEnded(continuations=3),
+    ]
+    outputs, _ = conclude(history_of([event("t", number, fact) for number, fact in enumerate(facts)]))
+    found = decode(outputs.message.headers, outputs.message.value)[1]
+    assert isinstance(found, Trajectory)
+    assert [turn.segment for turn in found.turns] == [None, 0, 1, 0, 1]
+    assert found.continuations == 3

@@ -6,15 +6,16 @@ import pytest
 from headrace.trainer.coordination.orders import MAX_TEXT, Order, broadcast_batch, send_order
 from headrace.trainer.parallel.ranks import ALONE, RankLost, join_ranks, lost_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
-from tests.trainer.builders import off_policy_batch
+from tests.trainer.builders import off_policy_batch, with_hints
 
 
 def test_a_batch_is_broadcast_completely():
-    sent = off_policy_batch()
+    sent = with_hints(off_policy_batch())
     received = broadcast_batch(sent, ALONE)
+    assert len(received.hints) == len(sent.hints) > 0
     assert received.sha256() == sent.sha256()
-    for one, other in ((sent, received), (sent.packed, received.packed)):
-        for name in (field.name for field in fields(one) if field.name != "packed"):
+    for one, other in ((sent, received), (sent.packed, received.packed), (sent.hints, received.hints)):
+        for name in (field.name for field in fields(one) if field.name not in ("packed", "hints")):
             assert getattr(one, name).dtype == getattr(other, name).dtype
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 

@@ -25,13 +25,13 @@ from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.plausibility import ImplausibleLogprobs, PlausibilitySettings
-from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
+from headrace.trainer.losses.settings import CorrectionSettings, HintSettings, KlSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.parallel.policy import ShardedPolicy
 from headrace.trainer.parallel.ranks import ALONE, RankLost, Ranks, join_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
-from tests.trainer.builders import UNCHECKED, off_policy_batch
+from tests.trainer.builders import UNCHECKED, off_policy_batch, with_hints
 
 STEPS = 4
 VERSION = 3
@@ -55,6 +55,12 @@ CASES: dict[str, dict[str, object]] = {
         "correction": CorrectionSettings(importance="truncate", ratio_max=0.05),  # at its bound almost everywhere
     },
     "muon": {"optimizer": OptimizerSettings(name="muon")},
+    "hints in passes": {"hints": HintSettings(weight=2.0), "max_tokens_per_pass": 24},
+    "hints, gradients kept whole": {
+        "hints": HintSettings(weight=2.0, direction="reverse", temperature=0.7),
+        "substeps": 2,
+        "parallel": ParallelSettings(reduce_every_pass=False),
+    },
 }
 """Settings by the name of the case."""
 IDLE = ("bfloat16", "adapters on bfloat16", "muon", "cispo in passes")
@@ -67,7 +73,7 @@ def config_of(folder: Path, **settings: object) -> TrainerConfig:
 
 
 def batches() -> list[Batch]:
-    return [off_policy_batch(seed=seed) for seed in range(STEPS)]
+    return [with_hints(off_policy_batch(seed=seed)) for seed in range(STEPS)]
 
 
 def run_job_steps(

@@ -9,8 +9,9 @@ from torch.distributed.tensor import DTensor
 from headrace.trainer.checkpoints.resume import resume_learner
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.losses.settings import HintSettings
 from headrace.trainer.parallel.settings import ParallelSettings
-from tests.trainer.builders import UNCHECKED, off_policy_batch, tiny_model
+from tests.trainer.builders import UNCHECKED, off_policy_batch, tiny_model, with_hints
 
 VERSION = 3
 
@@ -22,7 +23,7 @@ def no_group_afterwards():
         dist.destroy_process_group()
 
 
-def config_of(folder, *, shard_alone, dtype):
+def config_of(folder, *, shard_alone, dtype, **settings):
     return TrainerConfig(
         "localhost:1",
         "run",
@@ -34,6 +35,7 @@ def config_of(folder, *, shard_alone, dtype):
         optimizer=OptimizerSettings(learning_rate=1e-3),
         parallel=ParallelSettings(shard_alone=shard_alone),
         max_tokens_per_pass=12,
+        **settings,
     )
 
 
@@ -83,3 +85,17 @@ def test_a_checkpoint_of_either_resumes_as_the_other(tmp_path):
     assert any(not torch.equal(expected[name], base[name]) for name in base)
     for found in weights.values():
         assert max(float((found[name] - expected[name]).abs().max()) for name in expected) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.05)])
+def test_hints_are_distilled_alike_by_a_whole_and_a_sharded_policy(tmp_path, dtype, tolerance):
+    tiny_model(tmp_path / "base")
+    found = []
+    for shard_alone in (False, True):
+        config = config_of(tmp_path, shard_alone=shard_alone, dtype=dtype, hints=HintSettings(weight=1.0))
+        learner = resume_learner(config.learner, None)
+        found.append([learner.step(with_hints(off_policy_batch(seed=seed)), VERSION) for seed in (0, 1)])
+    for whole, sharded in zip(*found, strict=True):
+        assert sharded["hinted_turns"] == whole["hinted_turns"] > 4
+        for name in ("hint_kl", "grad_norm", "loss"):
+            assert sharded[name] == pytest.approx(whole[name], rel=tolerance, abs=tolerance), name
