@@ -3,9 +3,9 @@
     list employer of ada bruno carla dario elena       targets: five chunks, in any order
     trace ada employer seat river                      target: the last of three chunks
 
-A task is a function of its id, ``swarm-train-000017`` or ``swarm-heldout-000003``. The id seeds the world; a hash of
-the question's words determines its split, so no held-out question is ever a training question. No question mentions
-sub-agents.
+A task is a function of its id, ``swarm-train-000017``, ``swarm-train-000017-easy`` or ``swarm-heldout-000003``. The id
+seeds the world; a hash of the question's words determines its split, so no held-out question is ever a training
+question. No question mentions sub-agents.
 """
 
 import hashlib
@@ -23,7 +23,9 @@ from headrace.agents.swarm import vocabulary as words
 WIDE_ENTITIES = (4, 12)
 """Least and largest number of entities of a wide task."""
 DEEP_HOPS = (3, 4)
-"""Hops of a deep task."""
+"""Least and largest number of hops of a deep task."""
+LEVELS = {"easy": ((4, 6), (3, 3)), "medium": ((7, 9), (3, 4)), "hard": ((10, 12), (4, 4))}
+"""Difficulty → entities of wide tasks, hops of deep ones."""
 WIDE_SHARE = 0.5
 """Share of wide tasks."""
 STEPS_PER_LOOKUP = 2
@@ -38,7 +40,7 @@ _DRAWS = 200
 """Largest number of worlds to try for a task: one or two suffice."""
 
 _PAGES = 16
-_TASK_ID = re.compile(r"swarm-(train|heldout)-(\d{6,9})")
+_TASK_ID = re.compile(rf"swarm-(train|heldout)-(\d{{6,9}})(?:-({'|'.join(LEVELS)}))?")
 
 
 class Split(StrEnum):
@@ -94,11 +96,16 @@ class Task:
         }
 
 
-def task_id(split: Split, number: int) -> str:
-    """Return the id of a task; raise ``ValueError`` for a number outside [0, 10⁹)."""
+def task_id(split: Split, number: int, level: str | None = None) -> str:
+    """Return the id of a task, of any difficulty without a ``level`` of ``LEVELS``.
+
+    Raises ``ValueError`` for a number outside [0, 10⁹) or an unknown level.
+    """
     if not 0 <= number < 10**9:
         raise ValueError(f"task number {number} is outside [0, 1000000000)")
-    return f"swarm-{split}-{number:06d}"
+    if level is not None and level not in LEVELS:
+        raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
+    return f"swarm-{split}-{number:06d}" + (f"-{level}" if level else "")
 
 
 def split_of(question: Sequence[str]) -> Split:
@@ -117,7 +124,8 @@ def make_task(identifier: str) -> Task:
     # A string is hashed by SHA-512: stable across Python versions and unrelated for neighbouring ids.
     rng = Random(f"headrace/{identifier}")
     source = Source.WIDE if rng.random() < WIDE_SHARE else Source.DEEP
-    size = rng.randint(*(WIDE_ENTITIES if source is Source.WIDE else DEEP_HOPS))
+    entities, hops = LEVELS[match[3]] if match[3] else (WIDE_ENTITIES, DEEP_HOPS)
+    size = rng.randint(*(entities if source is Source.WIDE else hops))
     for _ in range(_DRAWS):
         corpus, evidence = _wide(rng, size) if source is Source.WIDE else _deep(rng, size)
         if evidence and split_of(ask(source, evidence)) is split:

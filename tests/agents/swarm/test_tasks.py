@@ -70,7 +70,9 @@ def test_a_question_is_what_its_evidence_answers() -> None:
     assert all(task.question == ask(task.source, task.evidence) for task in tasks(Split.TRAIN))
 
 
-@pytest.mark.parametrize("identifier", ["", "swarm-train-1", "swarm-test-000001", "search-train-000001"])
+@pytest.mark.parametrize(
+    "identifier", ["", "swarm-train-1", "swarm-test-000001", "swarm-train-000001-vast", "search-train-000001"]
+)
 def test_an_invalid_task_id_is_refused(identifier: str) -> None:
     with pytest.raises(ValueError, match="is not a task id"):
         make_task(identifier)
@@ -80,3 +82,8 @@ def test_an_invalid_task_id_is_refused(identifier: str) -> None:
 def test_a_number_outside_the_range_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match="outside"):
         task_id(Split.TRAIN, number)
+
+
+def test_a_level_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="none of easy, medium, hard"):
+        task_id(Split.TRAIN, 1, "vast")
