@@ -31,15 +31,15 @@ class Mistakes:
     """Assigns a sub-task that names no entity, or not the relation."""
     second: float = 0.4
     """Assigns another sub-task in the same turn; decided again after each."""
-    stop_early: float = 0.15
+    stop_early: float = 0.1
     """Answers with lookups still missing; decided before each lookup after the first."""
-    wrong_relation: float = 0.08
+    wrong_relation: float = 0.05
     """Reads another relation."""
-    answer_partly: float = 0.3
+    answer_partly: float = 0.25
     """Leaves out chunks that it has found."""
     answer_wrong: float = 0.15
     """Answers with a chunk that is not asked for as well."""
-    answer_other_hop: float = 0.35
+    answer_other_hop: float = 0.3
     """Answers a deep task with another hop's chunk."""
     malformed: float = 0.02
     """Emits tokens that are not a turn."""

@@ -13,7 +13,7 @@ from headrace.agents.swarm.demonstrations import HELD_OUT_FIRST, demonstrations
 from headrace.agents.swarm.rollouts import AGENT, SWARM_TASKS, swarm_agent
 from headrace.agents.swarm.tasks import Source, Task, make_task
 from headrace.deploy.configuration.settings import base_model_dir
-from headrace.deploy.demo.system import Arm, BaseModel, Options, System, component_means
+from headrace.deploy.demo.system import Arm, BaseModel, Options, System, component_means, merged
 from headrace.schemas.records.reward import Reward
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.swarm import ARMS, SWARM_SHORT
@@ -61,12 +61,12 @@ SWARM = System(
         tokenizer_config=words.tokenizer_config,
         demonstrations=demonstrations,
         held_out_first=HELD_OUT_FIRST,
-        episodes=20_000,
-        steps=500,
+        episodes=40_000,
+        steps=1_000,
         begins_with=base_model_dir(),
     ),
-    plan={"steps": 100, "constant_length": 32},
-    options=_rewarded_by(SWARM_SHORT),
+    plan={"steps": 60, "groups_per_step": 16},
+    options=merged(_rewarded_by(SWARM_SHORT), {"trainer": {"loss": "kimi", "substeps": 4}}),
     arms={name: Arm(_ABOUT[name], _rewarded_by(spec)) for name, spec in ARMS.items()},
     figures=_figures,
 )

@@ -67,8 +67,8 @@ SWARM = RewardSpec(
 )
 """``swarm@1``: PARL, with the verifiable outcome as r_perf."""
 
-SHORT_ANNEALED_AT = 60
-"""Policy version from which λ is 0 in ``swarm@2``, for runs of some hundred steps."""
+SHORT_ANNEALED_AT = 30
+"""Policy version from which λ is 0 in ``swarm@2``, for runs of less than a hundred steps."""
 
 
 def _arm(name: str, version: int, terms: list[Term], shaped: float) -> RewardSpec:

@@ -22,7 +22,7 @@ from headrace.streams.rewards.swarm import ARMS
 from headrace.streams.rewards.toggle import Toggle, length_budgets
 from headrace.trainer.model.load import load_model
 from tests.experiments.page import COLOURS, new_figure, table, write
-from tests.simulator.learn import Curve, LearnSettings, learn, trainer_settings
+from tests.simulator.learn import Curve, Evaluation, LearnSettings, Step, learn, trainer_settings
 from tests.simulator.sampling import Attempt, play
 from tests.simulator.swarm import (
     FIRST_TRAINING_TASK,
@@ -33,7 +33,7 @@ from tests.simulator.swarm import (
 )
 
 BASE = Path(words.__file__).with_name("base")
-STEPS, GROUPS, TASKS_PER_SEED = 100, 8, 1_000_000
+STEPS, GROUPS, SUBSTEPS, TASKS_PER_SEED = 60, 16, 4, 1_000_000
 TOGGLE = "annealed, Toggle"
 NAMES = (*ARMS, TOGGLE)
 LEARNING_RATE = 8e-4
@@ -80,7 +80,7 @@ def measured(attempts: Sequence[Attempt[SwarmEpisode]]) -> dict[str, float]:
     return found | {"λ1": weights["parallel"].weight, "λ2": weights["finish"].weight}
 
 
-def run(arm: str, seed: int, steps: int = STEPS, *, held_out_tasks: int = 192, groups: int = GROUPS) -> Run:
+def run(arm: str, seed: int, steps: int = STEPS, *, held_out_tasks: int = 128, groups: int = GROUPS) -> Run:
     """Learn one arm from the base model; everything but the time depends on the arm and the seed alone."""
     spec = ARMS["annealed" if arm == TOGGLE else arm]
     model = load_model(BASE)
@@ -88,15 +88,28 @@ def run(arm: str, seed: int, steps: int = STEPS, *, held_out_tasks: int = 192, g
     settings = LearnSettings(
         sampling_settings(rows=groups * 8),
         trainer=trainer_settings(
-            learning_rate=LEARNING_RATE, steps=steps, groups_per_step=groups, seed=seed, loss="kimi", constant_length=32
+            learning_rate=LEARNING_RATE,
+            steps=steps,
+            groups_per_step=groups,
+            substeps=SUBSTEPS,
+            seed=seed,
+            loss="kimi",
         ),
         maximum=spec.maximum,
         held_out_tasks=held_out_tasks,
     )
     if arm == TOGGLE:
         settings = replace(settings, policy=GroupPolicy(toggle=_toggle(model, settings, first, steps * groups)))
-    curve = learn(model, training_episodes(spec, first=first), settings, held_out_episodes(spec), measure=measured)
+    curve = learn(
+        model, training_episodes(spec, first=first), settings, held_out_episodes(spec), measured, report=_reported
+    )
     return _plain(arm, seed, curve)
+
+
+def _reported(each: Step | Evaluation) -> None:
+    if isinstance(each, Step) and each.version % 5 == 0:
+        shown = {name: round(value, 2) for name, value in each.values.items()}
+        print(f"step {each.version}: {shown}", flush=True)
 
 
 def _toggle(model: torch.nn.Module, settings: LearnSettings, first: int, tasks: int) -> Toggle:
@@ -232,8 +245,9 @@ def page(runs: Mapping[str, Sequence[Run]]) -> None:
         "Shaping for sub-agents: without an anneal, reward rises and deep accuracy falls",
         [
             f"The orchestrator of `agents/swarm`, learnt from its base model in the simulator (`tests/simulator`) with "
-            f"the trainer's own learner: {steps} steps of {GROUPS} tasks × 8 attempts, loss `kimi`, scripted "
-            f"sub-agents that complete 90 % of answerable sub-tasks, seeds 0–{seeds - 1}: mean (least–largest). "
+            f"the trainer's own learner: {steps} steps of {GROUPS} tasks × 8 attempts in {SUBSTEPS} sub-steps, loss "
+            f"`kimi`, scripted sub-agents that complete 90 % of answerable sub-tasks, seeds 0–{seeds - 1}: mean "
+            "(least–largest). "
             "Held-out tasks are sampled at temperature 1; the training reward is that of the last 10 steps.",
             outcomes,
             effort,
