@@ -1,6 +1,6 @@
 """The orchestrator as a system that can be sampled: its tasks by number and difficulty, and its episode.
 
-    SWARM_TASKS.training(1_000_017, level=2).task_id   →  "swarm-train-1000017-hard"
+SWARM_TASKS.training(1_000_017, level=2).task_id   →  "swarm-train-1000017-hard"
 """
 
 from collections.abc import Sequence
@@ -45,4 +45,4 @@ def swarm_agent(run: str, workers: Workers | None = None, limits: Limits | None 
     async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
         await run_episode(conversation, task, trajectory, chosen, run=run, temperature=temperature, limits=limits)
 
-    return Agent(AGENT, HARNESS_VERSION, episode)
+    return Agent(AGENT, HARNESS_VERSION, episode)  # a resumed episode would start its sub-agents again

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from headrace.agents.rollouts.attempts import PolicyAttempts
-from headrace.agents.rollouts.sampler import RolloutConfig
+from headrace.agents.rollouts.config import RolloutConfig
 from headrace.agents.swarm import vocabulary as words
 from headrace.agents.swarm.demonstrations import HELD_OUT_FIRST, demonstrations
 from headrace.agents.swarm.rollouts import AGENT, SWARM_TASKS, swarm_agent
