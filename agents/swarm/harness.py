@@ -160,7 +160,8 @@ class Harness:
         if slow := [report for report in reports if not 0 <= report.steps <= assigned.max_steps]:
             raise ValueError(f"a sub-agent made {slow[0].steps} model calls: at most {assigned.max_steps} were allowed")
         self.critical_steps += max(report.steps for report in reports)
-        calls, text = [], []
+        calls: list[ToolResult] = []
+        text: list[str] = []
         for subtask, report in zip(assigned.subtasks, reports, strict=True):
             message = _message(report.chunk)
             text += message

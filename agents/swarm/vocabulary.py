@@ -9,18 +9,7 @@ model's ``tokenizer.json``. Names of entities and relations are those of the sea
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.agents.search.vocabulary import (
-    CHUNKS,
-    CITIES,
-    COMPANIES,
-    COUNTRIES,
-    DOCUMENTS,
-    HOBBIES,
-    PEOPLE,
-    PRODUCTS,
-    RELATIONS,
-    RIVERS,
-)
+from headrace.agents.search import vocabulary as search
 
 PAD, END, TASK, RESULT, ERROR, AGENT = "<pad>", "<end>", "<task>", "<result>", "<error>", "<agent>"
 """``<end>`` ends a turn of the model; ``<agent>`` starts one."""
@@ -41,7 +30,8 @@ STEPS = tuple(f"t{number:02d}" for number in range(32))
 NAMES = ("alpha", "bravo", "delta", "omega")
 """Names of sub-agents."""
 
-ENTITIES = (*PEOPLE, *COMPANIES, *CITIES)
+RELATIONS, DOCUMENTS, CHUNKS = search.RELATIONS, search.DOCUMENTS, search.CHUNKS
+ENTITIES = (*search.PEOPLE, *search.COMPANIES, *search.CITIES)
 """Entities that may have a page."""
 
 VOCABULARY: tuple[str, ...] = (
@@ -53,7 +43,7 @@ VOCABULARY: tuple[str, ...] = (
     *STEPS,
     *NAMES,
     *RELATIONS,
-    *(*ENTITIES, *HOBBIES, *PRODUCTS, *COUNTRIES, *RIVERS),
+    *(*ENTITIES, *search.HOBBIES, *search.PRODUCTS, *search.COUNTRIES, *search.RIVERS),
     *DOCUMENTS,
     *CHUNKS,
 )

@@ -6,6 +6,7 @@ A frozen agent's policy never changes during a run. Its calls are recorded in it
 counted, and never trained.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -70,7 +71,7 @@ class FrozenPolicy:
         return self.policy.model
 
     async def generate(
-        self, token_ids: list[int], sampling: Sampling, *, stop_token_ids: tuple[int, ...]
+        self, token_ids: Sequence[int], sampling: Sampling, *, stop_token_ids: Sequence[int] = ()
     ) -> Completion:
         """Sample a continuation. Raises :class:`PolicyError` if another version sampled it."""
         completion = await self.policy.generate(token_ids, sampling, stop_token_ids=stop_token_ids)
