@@ -1,8 +1,8 @@
 """Shaping for sub-agents: none, annealed, never annealed, r_parallel only; and Toggle. Learnt from the base model.
 
-python -m tests.experiments.swarm_arms [--seeds 3] [--steps 100] [--results DIR]
+python -m tests.experiments.swarm_arms [--seeds 3] [--steps 60] [--arms NAME …] [--results DIR]
 
-Each finished run is kept as a JSON file in DIR, so that an interrupted experiment goes on with the next run.
+Each finished run is kept as a JSON file in DIR, so that an interrupted experiment resumes with the next run.
 """
 
 import json
