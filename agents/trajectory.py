@@ -79,6 +79,7 @@ class Trajectory:
         "_refusal",
         "_sender",
         "_terms",
+        "ended_as",
         "id",
         "model_calls",
     )
@@ -95,6 +96,8 @@ class Trajectory:
         """Key of all its events."""
         self.model_calls = 0
         """Number of model calls so far."""
+        self.ended_as: EndStatus | None = None
+        """Status of its end; ``None`` while it is open."""
         self._sender = sender
         self._refusal = refusal
         self._terms = terms
@@ -263,6 +266,8 @@ class Trajectory:
             status, extra = EndStatus.FAILED, {"error": why} | extra
         fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **extra}
         self._note(TrajectoryEnded, fields)
+        if self._refusal is None:
+            self.ended_as = EndStatus(status)
         self._refusal = self._refusal or DropReason.AFTER_END
 
     def __enter__(self) -> Self:
@@ -422,7 +427,8 @@ class Subagent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._sub.__exit__(kind, error, trace)
-        status = EndStatus.COMPLETED
+        # What the sub-agent said itself, for example that it ran out of turns, is more exact than the block's end.
+        status = self._sub.ended_as or EndStatus.COMPLETED
         if error is not None:
             status = EndStatus.ABORTED if is_abort(error) else EndStatus.FAILED
         fields = {

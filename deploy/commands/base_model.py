@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -35,8 +36,9 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
     import torch
 
     from headrace.deploy.fine_tuning.stages import TerminalReporter
-    from headrace.trainer.model.load import save_model
+    from headrace.trainer.model.load import load_model, save_model
     from headrace.trainer.model.miniature import miniature_qwen3
+    from headrace.trainer.model.transfer import begin_with
     from headrace.trainer.supervised.fine_tune import SupervisedConfig, TuningExample, fine_tune
 
     recipe = system_named(system).base_model
@@ -55,6 +57,11 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
         seed=seed,
         max_positions=recipe.max_positions,
     )
+    if recipe.begins_with is not None:
+        vocabulary = json.loads((recipe.begins_with / "tokenizer.json").read_text())["model"]["vocab"]
+        shared = begin_with(model, _words(recipe.tokenizer()["model"]["vocab"]), load_model(recipe.begins_with),
+                            _words(vocabulary))  # fmt: skip
+        print_line(f"begins with {recipe.begins_with}, which shares {shared} words")
     print_line(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
     last = fine_tune(
         model, train, held_out, SupervisedConfig(steps=steps or recipe.steps, seed=seed), TerminalReporter().trained
@@ -67,3 +74,8 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
         out.rmdir()
     part.rename(out)
     print_line(f"{out}: held-out loss {last.held_out_loss:.4f} after {last.seconds:.0f} s of training")
+
+
+def _words(vocabulary: Mapping[str, int]) -> list[str]:
+    """Return the words of a word-level vocabulary, by token id."""
+    return sorted(vocabulary, key=vocabulary.__getitem__)

@@ -66,6 +66,25 @@ PANELS: tuple[Panel, ...] = (
         """,
     ),
     Panel(
+        "sources",
+        "Value of each component, before its weight, by the source that a task names; training rollouts.",
+        f"""
+        SELECT concat(source, ': ', component) AS series, version, avg(value) AS value
+        FROM (
+            SELECT trajectory_id, oldest_version AS version, arrayJoin(mapKeys(components)) AS component,
+                   components[component] AS value
+            FROM rewards_latest
+            WHERE {_RUN} AND purpose = 'train' AND total IS NOT NULL AND oldest_version IS NOT NULL
+        ) AS scored
+        LEFT ANY JOIN (
+            SELECT trajectory_id, JSONExtractString(task, 'source') AS source FROM trajectories
+        ) AS sourced
+        USING (trajectory_id)
+        WHERE source != ''
+        GROUP BY series, version ORDER BY version DESC, series LIMIT {MAX_VERSIONS * 5}
+        """,
+    ),
+    Panel(
         "groups",
         "Groups by fate and by their oldest policy version; null if the version is unknown.",
         # A group's reason is the greatest by name, so zero_variance_… takes precedence over defects of single members.

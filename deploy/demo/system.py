@@ -60,6 +60,9 @@ class BaseModel:
     """Default number of optimiser steps."""
     max_positions: int = 1_024
     """Longest context, in tokens."""
+    begins_with: Path | None = None
+    """Folder of a word-level model whose layers, and rows of shared words, are the initial weights: names need not be
+    learnt to be copied again. ``None``: random weights."""
 
 
 @dataclass(frozen=True, slots=True)

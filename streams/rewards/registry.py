@@ -25,13 +25,16 @@ from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.environment import ENVIRONMENT
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.spec import RewardSpec
-from headrace.streams.rewards.swarm import SWARM
+from headrace.streams.rewards.swarm import ARMS, SWARM
 from headrace.streams.rewards.tab import TAB
 
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SEARCH_TEXT, SWARM, TAB, ENVIRONMENT)
+SHIPPED = (
+    *(OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SEARCH_TEXT),
+    *(SWARM, *ARMS.values(), TAB, ENVIRONMENT),
+)
 """Specs that come with headrace."""
 
 OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}

@@ -5,7 +5,8 @@
 r_parallel rewards assigned sub-agents (against serial collapse), r_finish sub-agents that completed their work (against
 spurious parallelism). Their closed forms, λ and its schedule are not published. The forms are those of a public
 replication that omitted the anneal: the number of sub-agents grew, and the task's own score fell while the reward rose.
-So every reward records λ as the component's weight.
+So every reward records λ as the component's weight. The other specs here are the arms of ``headrace demo swarm``, which
+show what the anneal prevents; ``agents/swarm/README.md`` has their figures.
 """
 
 from headrace.schemas.records.trajectory import Trajectory
@@ -44,12 +45,16 @@ def finish(trajectory: Trajectory) -> float:
 
 
 def shaping(
-    *, until: int, parallel_weight: float = PARALLEL_WEIGHT, finish_weight: float = FINISH_WEIGHT
+    *, until: int | None, parallel_weight: float = PARALLEL_WEIGHT, finish_weight: float = FINISH_WEIGHT
 ) -> list[Term]:
-    """Returns the two shaping components for any r_perf; their weight is 0 from policy version ``until`` on."""
+    """Returns the two shaping components for any r_perf; their weight is 0 from policy version ``until`` on.
+
+    ``None``: their weight never changes, which is the mistake of the public replication. A component of weight 0 is
+    recorded all the same.
+    """
     return [
-        Term("parallel", parallel, linear(parallel_weight, 0.0, until=until)),
-        Term("finish", finish, linear(finish_weight, 0.0, until=until)),
+        Term(name, function, weight if until is None else linear(weight, 0.0, until=until))
+        for name, function, weight in (("parallel", parallel, parallel_weight), ("finish", finish, finish_weight))
     ]
 
 
@@ -61,3 +66,28 @@ SWARM = RewardSpec(
     minimum=-1.0,
 )
 """``swarm@1``: PARL, with the verifiable outcome as r_perf."""
+
+SHORT_ANNEALED_AT = 30
+"""Policy version from which λ is 0 in ``swarm@2``, for runs of less than a hundred steps."""
+
+
+def _arm(name: str, version: int, terms: list[Term], shaped: float) -> RewardSpec:
+    return RewardSpec(name, version, (*terms, outcome), maximum=shaped + 1.0, minimum=-1.0)
+
+
+SWARM_SHORT = _arm("swarm", 2, shaping(until=SHORT_ANNEALED_AT), PARALLEL_WEIGHT + FINISH_WEIGHT)
+"""``swarm@2``: ``swarm@1`` with a shorter anneal."""
+SWARM_UNSHAPED = _arm("swarm-unshaped", 1, shaping(until=None, parallel_weight=0.0, finish_weight=0.0), 0.0)
+"""``swarm-unshaped@1``: the outcome alone; r_parallel and r_finish are recorded with weight 0."""
+SWARM_NEVER_ANNEALED = _arm("swarm-never-annealed", 1, shaping(until=None), PARALLEL_WEIGHT + FINISH_WEIGHT)
+"""``swarm-never-annealed@1``: the mistake of the public replication, to be seen on purpose."""
+SWARM_PARALLEL_ONLY = _arm("swarm-parallel-only", 1, shaping(until=None, finish_weight=0.0), PARALLEL_WEIGHT)
+"""``swarm-parallel-only@1``: without r_finish and without an anneal, so useless sub-tasks pay as much as real ones."""
+
+ARMS = {
+    "none": SWARM_UNSHAPED,
+    "annealed": SWARM_SHORT,
+    "never-annealed": SWARM_NEVER_ANNEALED,
+    "parallel-only": SWARM_PARALLEL_ONLY,
+}
+"""Name of an arm → its reward."""

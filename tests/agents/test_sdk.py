@@ -101,6 +101,16 @@ def test_a_subagent_has_its_own_trajectory_and_is_recorded_in_its_parent(headrac
     assert (own[2].fields["steps"], own[2].fields["stage"], own[2].fields["status"]) == (1, 2, "completed")
 
 
+def test_a_subagent_that_ended_itself_is_recorded_in_its_parent_as_it_ended(
+    headrace: Headrace, notes: list[Note]
+) -> None:
+    with headrace.trajectory(task_id="q", agent="boss") as t, t.subagent("reader", task_id="part 1") as sub:
+        sub.end("turns_exhausted")
+    finished = next(note for note in notes if note.trajectory_id == t.id and "sub_trajectory_id" in note.fields
+                    and "status" in note.fields)  # fmt: skip
+    assert finished.fields["status"] == "turns_exhausted"
+
+
 def test_decorated_functions_are_trajectories_and_tool_calls(headrace: Headrace, notes: list[Note]) -> None:
     @headrace.tool()
     def search(query: str, limit: int = 3) -> list[str]:

@@ -19,6 +19,7 @@ const charts = {
     colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4" },
     range: (_, low, high) => [Math.min(0, low), Math.max(1, high)], yFormat: (y) => y.toFixed(1) }),
   components: card("components", { kind: "lines", format: formats.share, yFormat: (y) => y.toFixed(2) }),
+  sources: card("sources", { kind: "lines", format: formats.share, yFormat: (y) => y.toFixed(2) }),
   groups: card("groups", { kind: "bars", whole: true, labels: FATES, colours: GROUP_COLOURS }),
   versions: card("versions", { kind: "steps", time: true, whole: true, format: formats.version, yFormat: formats.version,
     colours: { published: "--quiet" }, widths: { published: 6 } }),
@@ -29,6 +30,7 @@ const charts = {
 const EMPTY = {
   reward: "No rewards with a policy version yet. `headrace demo` starts a run; recorded runs (`headrace import FILE`) have no policy version and are counted below.",
   components: "No scored training rollouts yet.",
+  sources: "No task of this run names its source (`source` in the task's data).",
   groups: "No groups with a policy version yet: a group is complete when all attempts at its task have ended.",
   versions: "No weights yet: the trainer publishes version 0 when it starts (`headrace up`).",
   staleness: "No steps yet: the trainer makes a step when it has received enough groups with a gradient.",
@@ -137,6 +139,7 @@ livePage((snapshot) => {
   drawTiles(panels, snapshot.run);
   drawChart("reward", pivot(rowsOf(panels.reward), "version", "series", "reward", ["train", "greedy", "sampled"]));
   drawChart("components", pivot(rowsOf(panels.components), "version", "component", "share"));
+  drawChart("sources", pivot(rowsOf(panels.sources), "version", "series", "value"));
   drawGroups(panels.groups);
   drawVersions(panels);
   drawStaleness(panels.staleness);

@@ -66,7 +66,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
         value["prune_penalty"], value["turn_penalty"] = 0.0, rng.choice((0, 0, 0.1))
         total = max(sum(value[component] * weight for component, weight in COMPONENTS.items()), 0)
         common = {"trajectory_id": name, "run": run, **labels}
-        evaluation = common.pop("evaluation", "")
+        evaluation, source = common.pop("evaluation", ""), common.pop("source", "")
         started = {"type": "headrace.trajectory.started.v1", "payload": json.dumps({"purpose": labels["purpose"]})}
         add(
             EVENTS,
@@ -76,7 +76,8 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
             started_run=run,
             started_group_id=labels.get("group_id", ""),
         )
-        add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version)
+        task = json.dumps({"source": source} if source else {})
+        add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version, task=task)
         add(
             REWARDS,
             **common,
@@ -100,7 +101,8 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
             group = f"{run}-{version}-{number}"
             names = [f"{group}-{member}" for member in range(size)]
             for name in names:
-                trajectory(name, version, skill, group_id=group, purpose="train")
+                source = ("wide", "deep")[number % 2]
+                trajectory(name, version, skill, group_id=group, purpose="train", source=source)
             if rng.random() < 0.25 + 0.5 * skill * version / versions:
                 succeeded = rng.random() < skill
                 reason = f"zero_variance_all_{'success' if succeeded else 'fail'}"

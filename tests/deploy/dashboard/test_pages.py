@@ -64,7 +64,7 @@ def test_the_page_draws_every_chart(dashboard: str, tmp_path: Path, width: int, 
     with browser_page(width, scheme) as (page, complaints):
         page.goto(f"{dashboard}/?run=rising")
         page.wait_for_selector("#state[data-state=live]")
-        for name in ("reward", "components", "groups", "versions", "staleness", "lag"):
+        for name in ("reward", "components", "sources", "groups", "versions", "staleness", "lag"):
             canvas = page.locator(f"#{name} canvas")
             canvas.wait_for()
             assert colours_of(canvas) > 20, f"the chart {name} is empty"

@@ -15,6 +15,7 @@ from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, TRAINER_PANELS
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
 from headrace.trainer.learning.metric_registry import METRICS
+from tests.deploy.dashboard.seed import COMPONENTS
 from tests.deploy.dashboard.served import served
 
 
@@ -53,6 +54,17 @@ def test_the_components_add_up_to_the_reward(dashboard: str) -> None:
         parts[row["version"]] = parts.get(row["version"], 0) + row["share"]
     # The seed clamps totals at 0 as the reward does, so sums are slightly lower if skill is low.
     assert {version: pytest.approx(total, abs=0.02) for version, total in parts.items()} == reward
+
+
+@pytest.mark.clickhouse
+def test_each_component_is_shown_by_the_source_of_its_task(dashboard: str) -> None:
+    rows = panel(dashboard, "sources")
+    assert {row["series"] for row in rows} == {
+        f"{source}: {component}" for source in ("wide", "deep") for component in COMPONENTS
+    }
+    recall = {row["version"]: row["value"] for row in rows if row["series"] == "wide: trajectory_recall"}
+    assert 0 <= recall[0] < recall[11] <= 1
+    assert set(recall) == set(range(12))
 
 
 @pytest.mark.clickhouse

@@ -87,7 +87,7 @@ def test_what_is_given_replaces_the_arm_which_replaces_the_system() -> None:
 
 
 def test_an_unknown_system_arm_or_program_is_refused() -> None:
-    with pytest.raises(StackError, match="no system 'chess': expected one of search"):
+    with pytest.raises(StackError, match="no system 'chess': expected one of search, "):
         system_named("chess")
     with pytest.raises(StackError, match="no arm 'fast': expected one of slow"):
         plan_of(ARMED, "fast")

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.streams.rewards.swarm import ANNEALED_AT, SWARM, finished_share, parallel_share
+from headrace.streams.rewards.swarm import (
+    ANNEALED_AT,
+    ARMS,
+    SHORT_ANNEALED_AT,
+    SWARM,
+    finished_share,
+    parallel_share,
+)
 from tests.streams.attempts import attempt
 
 
@@ -43,6 +50,30 @@ def test_lambda_reaches_zero_at_the_planned_version_and_stays_there() -> None:
 def test_after_annealing_only_the_outcome_counts() -> None:
     busy, idle = (SWARM.score(orchestrator(n, n, version=ANNEALED_AT, outcome=0.25)).total for n in (40, 0))
     assert busy == idle == 0.25
+
+
+@pytest.mark.parametrize(
+    ("arm", "first", "last"),
+    [
+        ("none", (0.0, 0.0), (0.0, 0.0)),
+        ("annealed", (0.3, 0.2), (0.0, 0.0)),
+        ("never-annealed", (0.3, 0.2), (0.3, 0.2)),
+        ("parallel-only", (0.3, 0.0), (0.3, 0.0)),
+    ],
+)
+def test_every_arm_records_both_shaping_terms_with_their_weight_at_each_version(
+    arm: str, first: tuple[float, float], last: tuple[float, float]
+) -> None:
+    for version, (parallel, finish) in ((0, first), (SHORT_ANNEALED_AT, last), (10 * SHORT_ANNEALED_AT, last)):
+        score = ARMS[arm].score(orchestrator(5, 4, version=version))
+        components = score.components
+        assert (components["parallel"].value, components["finish"].value) == (0.5, 0.8)
+        assert (components["parallel"].weight, components["finish"].weight) == (parallel, finish)
+        assert score.total == pytest.approx(1.0 + 0.5 * parallel + 0.8 * finish)
+
+
+def test_arms_have_labels_of_their_own() -> None:
+    assert len({spec.label for spec in (SWARM, *ARMS.values())}) == len(ARMS) + 1
 
 
 @given(st.integers(0, 100), st.integers(0, 100))

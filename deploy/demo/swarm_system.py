@@ -1,0 +1,72 @@
+"""The orchestrator of sub-agents, modelled on Kimi K2.5's Agent Swarm, as a system of ``headrace demo``.
+
+Its arms differ in the reward alone: what shaping pays for sub-agents, and whether it is annealed.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from headrace.agents.rollouts.attempts import PolicyAttempts
+from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.swarm import vocabulary as words
+from headrace.agents.swarm.demonstrations import HELD_OUT_FIRST, demonstrations
+from headrace.agents.swarm.rollouts import AGENT, SWARM_TASKS, swarm_agent
+from headrace.agents.swarm.tasks import Source, Task, make_task
+from headrace.deploy.configuration.settings import base_model_dir
+from headrace.deploy.demo.system import Arm, BaseModel, Options, System, component_means, merged
+from headrace.schemas.records.reward import Reward
+from headrace.streams.rewards.spec import RewardSpec
+from headrace.streams.rewards.swarm import ARMS, SWARM_SHORT
+
+_ABOUT = {
+    "none": "no shaping: the outcome alone",
+    "annealed": "shaping that is annealed to 0, which is the system itself",
+    "never-annealed": "shaping that is never annealed: the published mistake",
+    "parallel-only": "r_parallel alone, never annealed",
+}
+
+
+def _attempts(config: RolloutConfig) -> PolicyAttempts[Task]:
+    return PolicyAttempts(
+        swarm_agent(config.run), config.bootstrap, config.vllm_url, run=config.run, concurrency=config.concurrency
+    )
+
+
+def _rewarded_by(spec: RewardSpec) -> Options:
+    return {"workers": {"rewards": {AGENT: spec.label}}}
+
+
+def _figures(rewards: Collection[Reward]) -> dict[str, float]:
+    """Return the mean of each component by the source of the task: ``wide outcome`` is item F1, ``deep outcome``
+    accuracy, ``deep parallel`` a tenth of the sub-tasks that a deep task was given."""
+    found: dict[str, float] = {}
+    for source in Source:
+        of_source = [each for each in rewards if each.task_id and make_task(each.task_id).source is source]
+        found |= {f"{source} {name}": value for name, value in component_means(of_source).items()}
+    return found
+
+
+SWARM = System(
+    name="swarm",
+    about="an orchestrator of sub-agents under a budget of critical steps",
+    tasks=SWARM_TASKS,
+    attempts=_attempts,
+    agents=(AGENT,),
+    base=Path(words.__file__).with_name("base"),
+    base_model=BaseModel(
+        vocabulary_size=len(words.VOCABULARY),
+        end_id=words.END_ID,
+        pad_id=words.PAD_ID,
+        tokenizer=words.tokenizer_json,
+        tokenizer_config=words.tokenizer_config,
+        demonstrations=demonstrations,
+        held_out_first=HELD_OUT_FIRST,
+        episodes=40_000,
+        steps=1_000,
+        begins_with=base_model_dir(),
+    ),
+    plan={"steps": 60, "groups_per_step": 16},
+    options=merged(_rewarded_by(SWARM_SHORT), {"trainer": {"loss": "kimi", "substeps": 4}}),
+    arms={name: Arm(_ABOUT[name], _rewarded_by(spec)) for name, spec in ARMS.items()},
+    figures=_figures,
+)
