@@ -106,7 +106,9 @@ _FACTS: tuple[Record, ...] = (
     ),
     _SECOND_CALL,
     events.ContextPruned(pruned_ids=["c3"], tokens_before=9, tokens_after=8),
-    events.ContextSummarized(summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5),
+    events.ContextSummarized(
+        summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5, chain_index=1, summary_tokens=6
+    ),
     events.TrajectoryEnded(answer={"chunk_ids": ["c17"], "text": "At the mill."}, outcome=1.0),
 )
 _SCORED_TRAJECTORY = Trajectory(

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.streams.rewards.coder import CODER, CODER_SHORT
 from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.outcome import OUTCOME
@@ -29,7 +30,7 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SWARM, TAB)
+SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, CODER, CODER_SHORT, SWARM, TAB)
 """Specs that come with headrace."""
 
 OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}
@@ -64,6 +65,7 @@ class Rewards(NamedTuple):
 DEFAULTS: Mapping[str, str] = {
     "search": SEARCH.label,
     "search-program": SEARCH_PROGRAM.label,
+    "coder": CODER.label,
     ANY_AGENT: OUTCOME.label,
 }
 """The default specs of agents."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.rewards.context1 import SEARCH
+from headrace.streams.rewards.coder import CODER
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.registry import (
@@ -124,7 +125,7 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
 
 
 def test_without_a_setting_the_search_agents_have_their_reward_and_others_their_outcome() -> None:
-    assert parse_rewards({}) == Rewards({"search": SEARCH, "search-program": SEARCH_PROGRAM}, OUTCOME)
+    assert parse_rewards({}) == Rewards({"search": SEARCH, "search-program": SEARCH_PROGRAM, "coder": CODER}, OUTCOME)
 
 
 def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:
