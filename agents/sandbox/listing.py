@@ -1,0 +1,110 @@
+"""A deterministic listing of a folder, its digest and its size; nothing in it is followed or opened but regular files.
+
+["src/queue.py", "file", 420, 812, "9f86d081…"]
+"""
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.agents.sandbox.protocol import Limits
+
+OPAQUE = "user.overlay.opaque"
+"""Attribute by which overlayfs marks a folder that hides the folders of its name in lower layers."""
+
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a folder contains."""
+
+    sha256: str
+    """Digest of the sorted list of entries: path, kind, mode, size, content or target. Times and owners are left out,
+    so that the same work has the same digest."""
+    bytes: int
+    """Sum of the sizes of its regular files."""
+    entries: int
+    """Number of entries below the folder."""
+
+
+def list_folder(folder: Path) -> Listing:
+    """Return the listing of ``folder``, which nothing may change meanwhile."""
+    digest = hashlib.sha256()
+    total = entries = 0
+    pending = [(folder, "")]
+    while pending:
+        place, prefix = pending.pop()
+        with os.scandir(place) as found:
+            below = sorted(found, key=lambda entry: entry.name)
+        for entry in below:
+            entries += 1
+            path = prefix + entry.name
+            status = entry.stat(follow_symlinks=False)
+            row: list[Any] = [os.fsencode(path).hex(), *_described(entry.path, status)]
+            if stat.S_ISREG(status.st_mode):
+                total += status.st_size
+            elif stat.S_ISDIR(status.st_mode):
+                pending.append((Path(entry.path), path + "/"))
+            digest.update(json.dumps(row).encode() + b"\n")
+    return Listing(digest.hexdigest(), total, entries)
+
+
+def _described(path: str, status: os.stat_result) -> list[Any]:
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISREG(status.st_mode):
+        return ["file", mode, status.st_size, _content_digest(path)]
+    if stat.S_ISDIR(status.st_mode):
+        return ["folder", mode, is_opaque(path)]
+    if stat.S_ISLNK(status.st_mode):
+        return ["link", os.fsencode(os.readlink(path)).hex()]
+    return ["special", stat.S_IFMT(status.st_mode), mode, status.st_rdev]
+
+
+def _content_digest(path: str) -> str:
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def is_opaque(path: str) -> bool:
+    """Return whether overlayfs marked the folder ``path`` as hiding lower folders of its name."""
+    try:
+        return os.getxattr(path, OPAQUE, follow_symlinks=False) == b"y"
+    except OSError:  # the attribute is not set, or the file system has none
+        return False
+
+
+def exceeds(folder: Path, limits: Limits) -> bool:
+    """Return whether ``folder`` has more than ``limits.disk_bytes`` on the disk or ``limits.disk_files`` entries, or a
+    folder that cannot be read and hence not counted. Sandboxed code may change it meanwhile; entries that vanish count
+    nothing."""
+    total = entries = 0
+    pending = [os.fspath(folder)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as found:
+                for entry in found:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    entries += 1
+                    if stat.S_ISDIR(status.st_mode):
+                        pending.append(entry.path)
+                    else:
+                        total += 512 * status.st_blocks
+                    if total > limits.disk_bytes or entries > limits.disk_files:
+                        return True
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError:
+            return True
+    return False

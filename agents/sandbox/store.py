@@ -1,0 +1,255 @@
+"""The folder in which local providers keep snapshots and running sandboxes; it outlives the processes that use it.
+
+store/layers/<sha256>/             frozen files, never changed
+store/snapshots/<id>.json          {"id": "3f2a…", "parent": null, "layers": ["3f2a…"], "bytes": 812, …}
+store/sandboxes/<process>/<id>/    work folders; those of processes that ended are removed at the next start
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headrace.agents.sandbox.listing import Listing
+from headrace.agents.sandbox.protocol import Snapshot, SnapshotKind, SnapshotUnknown, StoreFull
+
+ID_CHARACTERS = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large a store may become."""
+
+    max_bytes: int = 16 * 2**30
+    """Bytes of all snapshots together."""
+    max_snapshots: int = 100_000
+    """Number of snapshots."""
+    min_free_bytes: int = 2**30
+    """Bytes that stay free on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A snapshot as the store describes it."""
+
+    id: str
+    """Its id and digest: of its own listing and its parent's id."""
+    provider: str
+    """Name of the provider that can restore it."""
+    kind: str
+    """A :class:`~headrace.agents.sandbox.protocol.SnapshotKind`."""
+    parent: str | None
+    """Id of the snapshot before it."""
+    layers: tuple[str, ...]
+    """Names of its layers, the lowest first."""
+    bytes: int
+    """Bytes that it added to the store."""
+
+    def snapshot(self, ms: float = 0.0) -> Snapshot:
+        """Return the reference to it. ``ms``: milliseconds that it took."""
+        return Snapshot(self.id, SnapshotKind(self.kind), self.id, self.parent, ms)
+
+
+class Store:
+    """One store. Processes may share it: everything appears in it whole, and removal waits for those that add."""
+
+    def __init__(self, root: Path, bounds: Bounds = Bounds(), owner: int | None = None) -> None:
+        """Create ``root`` if it is missing. ``owner``: user and group of its folders, if not this process's.
+
+        Removes the work folders of processes that ended."""
+        self.root = root.absolute()
+        self.bounds = bounds
+        self.owner = owner
+        for name in ("layers", "snapshots", "sandboxes"):
+            self._folder(self.root / name)
+        self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.remove_abandoned()
+        with self._locked(fcntl.LOCK_EX):
+            self.process = self._folder(self.root / "sandboxes" / uuid.uuid4().hex)
+            self._alive = os.open(self.process / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._alive, fcntl.LOCK_EX)
+        self._measure()
+
+    def _folder(self, path: Path) -> Path:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.owner is not None:
+            os.chown(path, self.owner, self.owner)
+        return path
+
+    def layer(self, name: str) -> Path:
+        """Return the folder of a layer."""
+        return self.root / "layers" / name
+
+    def new_sandbox(self, layers: Sequence[str], *folders: str) -> Path:
+        """Return a new folder of a sandbox with ``folders`` in it; ``layers`` are kept while it exists."""
+        path = self._folder(self.process / uuid.uuid4().hex[:16])
+        (path / "layers.json").write_text(json.dumps(list(layers)))
+        for name in folders:
+            self._folder(path / name)
+        return path
+
+    def new_layer(self) -> Path:
+        """Return a new folder to be filled and given to :meth:`add`."""
+        return self._folder(self.process / f"layer-{uuid.uuid4().hex[:16]}")
+
+    def manifest(self, snapshot_id: str) -> Manifest:
+        """Return the description of a snapshot. Raises :class:`SnapshotUnknown`."""
+        if not snapshot_id or set(snapshot_id) - ID_CHARACTERS:
+            raise SnapshotUnknown(f"{snapshot_id[:80]!r} is no id of a snapshot of {self.root}")
+        try:
+            fields = json.loads((self.root / "snapshots" / f"{snapshot_id}.json").read_bytes())
+        except FileNotFoundError:
+            raise SnapshotUnknown(
+                f"the store {self.root} has no snapshot {snapshot_id}: it was removed, or taken with another store"
+            ) from None
+        return Manifest(**fields | {"layers": tuple(fields["layers"])})
+
+    def find(self, snapshot_id: str, provider: str) -> Manifest:
+        """Return :meth:`manifest`, of a snapshot that ``provider`` took. Raises :class:`SnapshotUnknown`."""
+        found = self.manifest(snapshot_id)
+        if found.provider != provider:
+            raise SnapshotUnknown(
+                f"the snapshot {snapshot_id} belongs to the provider {found.provider}: restore it there"
+            )
+        return found
+
+    def has(self, snapshot_id: str) -> bool:
+        """Return whether the store has the snapshot."""
+        return (self.root / "snapshots" / f"{snapshot_id}.json").exists()
+
+    def add(self, content: Path, listing: Listing, manifest: Manifest) -> None:
+        """Move the folder ``content`` to the layer that ``manifest`` names last, unless it is there, and publish the
+        snapshot. Raises :class:`StoreFull`, leaving ``content`` where it is."""
+        with self._locked(fcntl.LOCK_SH):
+            self._check(listing.bytes)
+            try:
+                os.rename(content, self.layer(manifest.layers[-1]))
+                self._bytes += listing.bytes
+            except OSError:
+                if not self.layer(manifest.layers[-1]).is_dir():
+                    raise
+                remove_folder(content)  # another sandbox has made the same layer
+            self._publish(manifest)
+
+    def _publish(self, manifest: Manifest) -> None:
+        place = self.root / "snapshots" / f"{manifest.id}.json"
+        if place.exists():
+            return
+        temporary = self.process / f"manifest-{uuid.uuid4().hex[:16]}"
+        temporary.write_text(json.dumps(asdict(manifest)))
+        os.rename(temporary, place)
+        self._snapshots += 1
+
+    def _check(self, more: int) -> None:
+        if (self._snapshots + 1) % 64 == 0:  # other processes add to the store too
+            self._measure()
+        bounds, disk = self.bounds, os.statvfs(self.root)
+        free = disk.f_bavail * disk.f_frsize
+        mend = "remove snapshots that are no longer needed (`headrace sandbox --remove-unreferenced`), or raise it"
+        if self._bytes + more > bounds.max_bytes:
+            raise StoreFull(f"the store {self.root} would exceed max_bytes ({bounds.max_bytes}): {mend}")
+        if self._snapshots + 1 > bounds.max_snapshots:
+            raise StoreFull(f"the store {self.root} has max_snapshots ({bounds.max_snapshots}): {mend}")
+        if free - more < bounds.min_free_bytes:
+            raise StoreFull(
+                f"{free} bytes are free on the disk of {self.root}, fewer than min_free_bytes "
+                f"({bounds.min_free_bytes}) and the snapshot: free some, or choose another folder"
+            )
+
+    def _measure(self) -> None:
+        self._bytes = self._snapshots = 0
+        for found in self.snapshots():
+            self._bytes += found.bytes
+            self._snapshots += 1
+
+    def snapshots(self) -> Iterator[Manifest]:
+        """Yield all snapshots."""
+        with os.scandir(self.root / "snapshots") as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            with contextlib.suppress(SnapshotUnknown):  # removed by another process meanwhile
+                yield self.manifest(name.removesuffix(".json"))
+
+    def remove_unreferenced(self, keep: Collection[str]) -> int:
+        """Remove all snapshots but ``keep``, and layers that neither these nor running sandboxes use. Return the number
+        of layers removed."""
+        removed = 0
+        with self._locked(fcntl.LOCK_EX):
+            used: set[str] = set()
+            for manifest in list(self.snapshots()):
+                if manifest.id in keep:
+                    used.update(manifest.layers)
+                else:
+                    (self.root / "snapshots" / f"{manifest.id}.json").unlink()
+            for uses in (self.root / "sandboxes").glob("*/*/layers.json"):
+                with contextlib.suppress(FileNotFoundError):  # the sandbox was stopped meanwhile
+                    used.update(json.loads(uses.read_bytes()))
+            for layer in list((self.root / "layers").iterdir()):
+                if layer.name not in used:
+                    remove_folder(layer)
+                    removed += 1
+        self._measure()
+        return removed
+
+    def remove_abandoned(self) -> int:
+        """Remove the work folders of processes that ended; return how many such processes there were."""
+        removed = 0
+        with self._locked(fcntl.LOCK_EX):
+            for process in list((self.root / "sandboxes").iterdir()):
+                if not _is_locked(process / "alive"):
+                    remove_folder(process)
+                    removed += 1
+        return removed
+
+    def close(self) -> None:
+        """Remove the work folders of this process. Snapshots stay."""
+        remove_folder(self.process)
+        os.close(self._alive)
+        os.close(self._lock)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        fcntl.flock(self._lock, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process that runs holds the lock of the file ``path``."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove ``folder`` with everything in it, also what sandboxed code made unreadable or nested a thousand deep;
+    nothing if it is missing. Nothing may change it meanwhile."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except (OSError, RecursionError):
+        make_readable(folder)
+        subprocess.run(["rm", "-rf", "--", folder], check=True, stdin=subprocess.DEVNULL)
+
+
+def make_readable(folder: Path) -> None:
+    """Give the owner all rights on what is below ``folder``, which nothing may change meanwhile."""
+    subprocess.run(["chmod", "-R", "u+rwX", "--", folder], check=True, stdin=subprocess.DEVNULL)
