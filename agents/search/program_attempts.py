@@ -24,7 +24,7 @@ import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from headrace.agents.policy import PolicyError
-from headrace.agents.search.sampler import Attempt
+from headrace.agents.rollouts.attempts import Attempt
 from headrace.agents.search.search_service import search_service
 from headrace.agents.search.tasks import Task
 
@@ -66,7 +66,7 @@ class ProgramAttempts:
         self._program = program
 
     async def prepare(self, task: Task, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
-        """Open a session; see :class:`headrace.agents.search.sampler.Attempts`. Raises :class:`PolicyError`."""
+        """Open a session; see :class:`headrace.agents.rollouts.attempts.Attempts`. Raises :class:`PolicyError`."""
         about = {"task_id": task.task_id, "agent": AGENT, "harness_version": HARNESS_VERSION, **start}
         opened = await self.post("sessions", about)
         line = {

@@ -2,8 +2,9 @@
 
     what is the seat of the employer of ada ?      targets: (c17, c40), answer chunk: c40
 
-A task is a function of its id, ``search-train-000017`` or ``search-heldout-000003``. The id seeds the corpus. A hash of
-the question's words determines its split, so no held-out question is ever a training question.
+A task is a function of its id, ``search-train-000017``, ``search-heldout-000003`` or, with the hops chosen,
+``search-train-000017-2hops``. The id seeds the corpus. A hash of the question's words determines its split, so no
+held-out question is ever a training question.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ HELD_OUT_SHARE = 4
 _DRAWS = 200
 """Largest number of corpora to try for a task: each contains dozens of suitable questions, so one or two suffice."""
 
-_TASK_ID = re.compile(r"search-(train|heldout)-(\d{6,9})")
+_TASK_ID = re.compile(r"search-(train|heldout)-(\d{6,9})(?:-(\d)hops)?")
 
 
 class Split(StrEnum):
@@ -73,11 +74,12 @@ class Task:
         }
 
 
-def task_id(split: Split, number: int) -> str:
-    """Return the id of a task; raise ``ValueError`` for a number outside [0, 10⁹)."""
+def task_id(split: Split, number: int, hops: int | None = None) -> str:
+    """Return the id of a task; ``hops``: of its question, ``None`` if they are drawn by ``HOP_WEIGHTS``. Raises
+    ``ValueError`` for a number outside [0, 10⁹)."""
     if not 0 <= number < 10**9:
         raise ValueError(f"task number {number} is outside [0, 1000000000)")
-    return f"search-{split}-{number:06d}"
+    return f"search-{split}-{number:06d}" + ("" if hops is None else f"-{hops}hops")
 
 
 def split_of(question: Sequence[str]) -> Split:
@@ -90,12 +92,13 @@ def split_of(question: Sequence[str]) -> Split:
 def make_task(identifier: str) -> Task:
     """Return the task ``identifier``, which is the same on every machine. Raises ``ValueError`` for an invalid id."""
     match = _TASK_ID.fullmatch(identifier)
-    if match is None:
-        raise ValueError(f"{identifier!r} is not a task id such as search-train-000017")
+    if match is None or int(match[3] or 1) not in HOP_WEIGHTS:
+        raise ValueError(f"{identifier!r} is not a task id such as search-train-000017 or search-train-000017-2hops")
     split = Split(match[1])
     # A string is hashed by SHA-512: stable across Python versions and unrelated for neighbouring ids.
     rng = Random(f"headrace/{identifier}")
-    hops = rng.choices(list(HOP_WEIGHTS), weights=list(HOP_WEIGHTS.values()))[0]
+    drawn = rng.choices(list(HOP_WEIGHTS), weights=list(HOP_WEIGHTS.values()))[0]
+    hops = int(match[3]) if match[3] else drawn
     for _ in range(_DRAWS):
         corpus = draw_corpus(rng)
         chains = _chains(corpus, hops)

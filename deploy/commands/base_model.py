@@ -1,4 +1,4 @@
-"""``headrace base-model``: make the search agent's base model from scripted demonstrations."""
+"""``headrace base-model``: make a system's base model from scripted demonstrations."""
 
 import json
 import shutil
@@ -6,21 +6,22 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.demo.systems import NAMES, system_named
 from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import print_line
 
-EPISODES = 60_000
 HELD_OUT_EPISODES = 400
 
 
 @click.command()
+@click.argument("system", type=click.Choice(NAMES), default=NAMES[0], metavar="[SYSTEM]")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write to.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of initial weights and example order.")
-@click.option("--steps", type=click.IntRange(1), default=2400, show_default=True, help="Optimiser steps.")
-@click.option("--episodes", type=click.IntRange(1), default=EPISODES, show_default=True, help="Demonstrations.")
+@click.option("--steps", type=click.IntRange(1), help="Optimiser steps; default: the system's (search: 2,400).")
+@click.option("--episodes", type=click.IntRange(1), help="Demonstrations; default: the system's (search: 60,000).")
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="Threads that PyTorch uses.")
-def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> None:
-    """Train the search agent's base model on scripted demonstrations that contain mistakes.
+def command(system: str, out: Path, seed: int, steps: int | None, episodes: int | None, threads: int) -> None:
+    """Train a system's base model on scripted demonstrations that contain mistakes.
 
     With the default settings the result is like the model that ships with headrace. On the same kind of processor it is
     bit-identical every time.
@@ -33,26 +34,34 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
 
     import torch
 
-    from headrace.agents.search import vocabulary as words
-    from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
     from headrace.deploy.fine_tuning.stages import TerminalReporter
     from headrace.trainer.model.load import save_model
     from headrace.trainer.model.miniature import miniature_qwen3
     from headrace.trainer.supervised.fine_tune import SupervisedConfig, TuningExample, fine_tune
 
+    recipe = system_named(system).base_model
+
     def examples(first: int, count: int) -> list[TuningExample]:
         label = f"demonstrations from task {first}"
-        with click.progressbar(demonstrations(first, count), length=count, label=label) as bar:
+        with click.progressbar(recipe.demonstrations(first, count), length=count, label=label) as bar:
             return [TuningExample(example.token_ids, example.mask) for episode in bar for example in episode]
 
     torch.set_num_threads(threads)
-    train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)
-    model = miniature_qwen3(len(words.VOCABULARY), end_id=words.END_ID, pad_id=words.PAD_ID, seed=seed)
+    train, held_out = examples(0, episodes or recipe.episodes), examples(recipe.held_out_first, HELD_OUT_EPISODES)
+    model = miniature_qwen3(
+        recipe.vocabulary_size,
+        end_id=recipe.end_id,
+        pad_id=recipe.pad_id,
+        seed=seed,
+        max_positions=recipe.max_positions,
+    )
     print_line(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
-    last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), TerminalReporter().trained)
+    last = fine_tune(
+        model, train, held_out, SupervisedConfig(steps=steps or recipe.steps, seed=seed), TerminalReporter().trained
+    )
 
     save_model(model, part)
-    for name, content in (("tokenizer", words.tokenizer_json()), ("tokenizer_config", words.tokenizer_config())):
+    for name, content in (("tokenizer", recipe.tokenizer()), ("tokenizer_config", recipe.tokenizer_config())):
         (part / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     if out.exists():
         out.rmdir()

@@ -2,13 +2,17 @@
 
 import click
 
+from headrace.deploy.demo.systems import NAMES, system_named
+
 
 @click.command("demo")
+@click.argument("system", type=click.Choice(NAMES), default=NAMES[0], metavar="[SYSTEM]")
 @click.option(
     "--seed", type=click.IntRange(0, 997), default=0, show_default=True, help="Seed of tasks, engine, trainer."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=60, show_default=True, help="Optimiser steps.")
-@click.option("--heldout", type=click.IntRange(min=1), default=256, show_default=True, help="Held-out tasks.")
+@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps; default: the system's (search: 60).")
+@click.option("--heldout", type=click.IntRange(min=1), help="Held-out tasks; default: the system's (search: 256).")
+@click.option("--arm", metavar="NAME", help="A variant of the system, to be compared with others at the same seed.")
 @click.option("--control", is_flag=True, help="Shuffle advantages inside their groups; nothing should be learnt then.")
 @click.option(
     "--through-gateway",
@@ -20,9 +24,11 @@ import click
 @click.option("--keep", is_flag=True, help="Keep the stack and the dashboard running at the end, until Ctrl-C.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder; the demo empties and uses DIR/demo.")
 def command(
+    system: str,
     seed: int,
-    steps: int,
-    heldout: int,
+    steps: int | None,
+    heldout: int | None,
+    arm: str | None,
     control: bool,
     through_gateway: bool,
     json_path: str | None,
@@ -36,8 +42,9 @@ def command(
     learns from the groups and publishes weights, which vLLM swaps in while the agent keeps working. The agent tries the
     same held-out tasks before and after training. The demo takes some minutes and ends with a summary and a picture.
 
-    With --through-gateway the agent is a program without any of headrace's code (agents/search/openai_program.py). The
-    summary then counts the calls whose tokens differ from those that were sampled: there should be none.
+    SYSTEM is what learns; without one it is the search agent. With --through-gateway that agent is a program without
+    any of headrace's code (agents/search/openai_program.py). The summary then counts the calls whose tokens differ from
+    those that were sampled: there should be none.
     """
     from importlib.util import find_spec
     from pathlib import Path
@@ -49,14 +56,25 @@ def command(
 
     ensure_packages(stack_processes(), load_settings(data=data), without=())
 
-    if through_gateway and find_spec("openai") is None:
-        raise StackError("--through-gateway runs a program on OpenAI's client: pip install 'headrace[openai]'")
     # Only now, because these modules import some of the packages.
-    from headrace.deploy.demo.circle import DemoPlan
+    from headrace.deploy.demo.circle import plan_of
     from headrace.deploy.demo.run import run_demo
 
+    chosen = system_named(system)
+    plan = plan_of(
+        chosen,
+        arm,
+        seed=seed,
+        steps=steps,
+        heldout_tasks=heldout,
+        control=control,
+        through_gateway=through_gateway,
+    )
+    if through_gateway and chosen.program is not None and find_spec(chosen.program.requires) is None:
+        extra = f"pip install 'headrace[{chosen.program.requires}]'"
+        raise StackError(f"--through-gateway runs a program that imports {chosen.program.requires}: {extra}")
     run_demo(
-        DemoPlan(seed=seed, steps=steps, heldout_tasks=heldout, control=control, through_gateway=through_gateway),
+        plan,
         data=data,
         json_path=Path(json_path) if json_path else None,
         plot_path=Path(plot_path) if plot_path else None,

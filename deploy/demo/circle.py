@@ -6,23 +6,19 @@ tokens, or an ordinary program with texts, through the gateway.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from headrace.agents.search.program_attempts import program_attempts
-from headrace.agents.search.sampler import (
-    Attempts,
-    PolicyAttempts,
-    RolloutConfig,
-    held_out_tasks,
-    run_evaluation,
-    run_rollouts,
-)
+from headrace.agents.rollouts.attempts import Attempts
+from headrace.agents.rollouts.sampler import RolloutConfig, run_evaluation, run_rollouts
 from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.memory import Peak
-from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_versions, reward_by_version
+from headrace.deploy.demo.search_system import SEARCH
+from headrace.deploy.demo.summary import HeldOut, Summary, figures_of, mean_reward, mixed_versions, reward_by_version
+from headrace.deploy.demo.system import Arm, RunningAttempts, System, merged
 from headrace.deploy.demo.watch import RunRecords, RunWatcher, watch_run
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import ReportStatus
@@ -37,8 +33,12 @@ _DRAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """The settings of a demo."""
+    """The settings of a demo. :func:`plan_of` makes that of a system."""
 
+    system: System = SEARCH
+    """What learns."""
+    arm: str | None = None
+    """A variant of the system; ``None``: the system itself."""
     seed: int = 0
     """Seed of the training tasks, the trainer and the engine."""
     steps: int = 60
@@ -65,9 +65,14 @@ class DemoPlan:
     concurrency: int = 64
     """Attempts in flight."""
 
+    @property
+    def variant(self) -> Arm:
+        """The variant's values; those of the system itself differ in nothing."""
+        return Arm("the system itself") if self.arm is None else self.system.arms[self.arm]
+
     def options(self) -> dict[str, dict[str, object]]:
         """Returns the options of the stack's parts for this plan."""
-        return {
+        own: dict[str, dict[str, object]] = {
             "trainer": {
                 "steps": self.steps,
                 "seed": self.seed,
@@ -80,6 +85,7 @@ class DemoPlan:
             },
             "vllm": {"seed": self.seed},
         }
+        return merged(own, self.system.options, self.variant.options)
 
     def rollouts(self, stack: Stack) -> RolloutConfig:
         """Returns the sampler's settings."""
@@ -91,6 +97,21 @@ class DemoPlan:
             group_size=self.group_size,
             concurrency=self.concurrency,
         )
+
+
+def plan_of(system: System, arm: str | None = None, **given: Any) -> DemoPlan:
+    """Returns the plan of a system or of a variant; a ``given`` field that is not ``None`` replaces theirs.
+
+    Raises :class:`StackError` for a variant that does not exist, or a program that the system does not have.
+    """
+    if arm is not None and arm not in system.arms:
+        offered = f"expected one of {', '.join(system.arms)}" if system.arms else "it has none"
+        raise StackError(f"the system {system.name} has no arm {arm!r}: {offered}")
+    if given.get("through_gateway") and system.program is None:
+        raise StackError(f"the system {system.name} has no program for --through-gateway: leave the option out")
+    variant = {} if arm is None else system.arms[arm].plan
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return DemoPlan(system=system, arm=arm, **{**system.plan, **variant, **chosen})
 
 
 @dataclass(slots=True)
@@ -128,9 +149,11 @@ async def run_circle(
             after = await _evaluate(rollouts, attempts, plan, watch, report)
         async with phases.phase("settle"):
             ledger = await _ledger_at_rest(kafka, report)
-            exactness = await _exactness(stack) if plan.through_gateway else None
+            exactness = await _exactness(stack, plan.system) if plan.through_gateway else None
         rewards = watch.records.rewards.values()
         return Summary(
+            system=plan.system.name,
+            arm=plan.arm,
             seed=plan.seed,
             control=plan.control,
             through_gateway=plan.through_gateway,
@@ -142,6 +165,7 @@ async def run_circle(
                 greedy_after=after.greedy,
             ),
             heldout_tasks=plan.heldout_tasks,
+            figures=figures_of(before.figures, after.figures),
             steps=len(watch.records.steps),
             ledger=asdict(ledger),
             weights_published=len(watch.records.published),
@@ -156,46 +180,50 @@ async def run_circle(
         )
 
 
-def _attempts(
-    stack: Stack, plan: DemoPlan, rollouts: RolloutConfig
-) -> AbstractAsyncContextManager[Attempts, bool | None]:
+def _attempts(stack: Stack, plan: DemoPlan, rollouts: RolloutConfig) -> RunningAttempts:
     if plan.through_gateway:
-        return program_attempts(stack.addresses["gateway"], stack.settings.logs / "program.log")
-    return PolicyAttempts(rollouts)
+        assert plan.system.program is not None
+        return plan.system.program.attempts(stack.addresses["gateway"], stack.settings.logs / "program.log")
+    return (plan.variant.attempts or plan.system.attempts)(rollouts)
 
 
-async def _exactness(stack: Stack) -> Exactness:
+async def _exactness(stack: Stack, system: System) -> Exactness:
     metrics = stack.parts["gateway"].metrics
     assert metrics is not None
-    return await measure_exactness(stack.addresses["kafka"], metrics)
+    assert system.program is not None
+    return await measure_exactness(stack.addresses["kafka"], metrics, system.program.encode, system.program.end_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Score:
     sampled: float
     greedy: float
+    figures: Mapping[str, float]
+    """What the system shows of its sampled attempts."""
 
 
 async def _evaluate(
-    rollouts: RolloutConfig, attempts: Attempts, plan: DemoPlan, watch: RunWatcher, report: ReportStatus
+    rollouts: RolloutConfig, attempts: Attempts[Any], plan: DemoPlan, watch: RunWatcher, report: ReportStatus
 ) -> _Score:
     version = watch.records.served
-    tasks = held_out_tasks(plan.heldout_tasks)
+    tasks = [plan.system.tasks.held_out(number) for number in range(plan.heldout_tasks)]
     labels = {"policy_version": version}
     sampled = await run_evaluation(rollouts, attempts, tasks, greedy=False, labels=labels)
     greedy = await run_evaluation(rollouts, attempts, tasks, greedy=True, labels=labels)
     await watch.until_scored([*sampled, *greedy], timeout_s=_SCORE_S)
-    score = _Score(mean_reward(watch.records.rewards, sampled), mean_reward(watch.records.rewards, greedy))
+    rewards = watch.records.rewards
+    shown = plan.system.figures([rewards[name] for name in sampled]) if plan.system.figures else {}
+    score = _Score(mean_reward(rewards, sampled), mean_reward(rewards, greedy), shown)
     found = f"sampled {score.sampled:.3f}, greedy {score.greedy:.3f}"
     report(f"version {version} on {plan.heldout_tasks} held-out tasks: {found}")
     return score
 
 
 async def _learn(
-    rollouts: RolloutConfig, attempts: Attempts, plan: DemoPlan, watch: RunWatcher, report: ReportStatus
+    rollouts: RolloutConfig, attempts: Attempts[Any], plan: DemoPlan, watch: RunWatcher, report: ReportStatus
 ) -> None:
     stop = asyncio.Event()
-    sampler = asyncio.create_task(run_rollouts(rollouts, attempts, stop=stop))
+    sampler = asyncio.create_task(run_rollouts(rollouts, plan.system.tasks, attempts, stop=stop))
     progress = asyncio.create_task(_report_steps(plan, watch, report))
     try:
         await asyncio.wait([sampler, progress], return_when=asyncio.FIRST_COMPLETED)

@@ -7,13 +7,12 @@ event is the one that the engine reported.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from headrace.agents.search import vocabulary as words
 from headrace.schemas.arrays import IntArray
 from headrace.schemas.events import ModelCalled, TrajectoryEnded
 from headrace.schemas.kafka.reading import read_to_end
@@ -58,7 +57,11 @@ class _Latest:
 class CallsCount:
     """Counts calls, event by event, in the order of each trajectory."""
 
-    def __init__(self) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], end_id: int) -> None:
+        """``encode``: the tokens of a text, raising ``KeyError`` for one outside the vocabulary. ``end_id``: the token
+        that ends a turn."""
+        self._encode = encode
+        self._end_id = end_id
         self.calls = self.continuing = self.retokenised = self.unknown_prefixes = self.text_differs = 0
         self._open: dict[str, _Latest] = {}
 
@@ -85,7 +88,7 @@ class CallsCount:
         if call.context_ids is None or call.sampled_ids is None or not call.messages:
             raise ValueError(f"a call of {trajectory_id} was recorded without tokens or messages")
         self.calls += 1
-        self.text_differs += is_text_different(call)
+        self.text_differs += is_text_different(call, self._encode, self._end_id)
         latest = self._open.setdefault(trajectory_id, _Latest([], array("i")))
         before: IntArray = array("i")
         messages: list[dict[str, Any]] = []
@@ -103,21 +106,24 @@ class CallsCount:
         latest.ends[len(latest.tokens), prefix_hash(latest.tokens)] = latest.tokens, messages
 
 
-def is_text_different(call: ModelCalled) -> bool:
+def is_text_different(call: ModelCalled, encode: Callable[[str], Sequence[int]], end_id: int) -> bool:
     """Whether the answer's text, tokenised, gives other tokens than were sampled."""
     assert call.messages
     assert call.sampled_ids is not None
     try:
-        tokens = words.encode(call.messages[-1].get("content") or "")
+        tokens = encode(call.messages[-1].get("content") or "")
     except KeyError:
         return True
-    ends = [words.END_ID] if call.finish_reason == "stop" else []
+    ends = [end_id] if call.finish_reason == "stop" else []
     return call.sampled_ids.tolist() != [*tokens, *ends]
 
 
-async def measure_exactness(bootstrap: str, metrics_url: str) -> Exactness:
-    """Returns what the log and the gateway's metrics tell of all calls so far."""
-    count = CallsCount()
+async def measure_exactness(
+    bootstrap: str, metrics_url: str, encode: Callable[[str], Sequence[int]], end_id: int
+) -> Exactness:
+    """Returns what the log and the gateway's metrics tell of all calls so far; ``encode``, ``end_id``: as in
+    :class:`CallsCount`."""
+    count = CallsCount(encode, end_id)
     async for record in read_to_end(bootstrap, EVENTS):
         envelope, payload = decode(record.headers, record.value)
         if envelope.subject is not None:

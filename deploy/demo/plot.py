@@ -34,6 +34,8 @@ def draw(summary: Summary, path: Path) -> None:
         axes.plot([0, last], [before, after], "D--", color=colour, linewidth=1, markersize=7)
         axes.plot([], [], "D--", color=colour, label=f"held-out tasks, {name}: {before:.2f} → {after:.2f}")
     title = "control: advantages shuffled inside their groups" if summary.control else "learning from the event log"
+    if summary.arm is not None:
+        title += f", arm {summary.arm}"
     if summary.through_gateway:
         title += ", a program on OpenAI's client"
     axes.set_title(f"{title} (seed {summary.seed}, {summary.steps} steps)", loc="left")

@@ -42,7 +42,10 @@ def run_demo(plan: DemoPlan, *, data: str | None, json_path: Path | None, plot_p
 def demo_settings(plan: DemoPlan, data: str | None) -> Settings:
     """Returns the user's settings with the demo's folder, run and options."""
     settings = load_settings(data=data)
-    return settings.model_copy(update={"data": settings.data / "demo", "run": "demo", "options": plan.options()})
+    own = {"data": settings.data / "demo", "run": "demo", "options": plan.options()}
+    if "model_dir" not in settings.model_fields_set:
+        own["model_dir"] = plan.system.base
+    return settings.model_copy(update=own)
 
 
 def fresh_folder(folder: Path) -> None:

@@ -43,11 +43,26 @@ class VersionReward(BaseModel):
     """Number of scored trajectories."""
 
 
+class Figure(BaseModel):
+    """A system's own figure, over the sampled held-out attempts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    before: float | None
+    """Before training; ``None`` if no attempt had it."""
+    after: float | None
+    """After training."""
+
+
 class Summary(BaseModel):
     """The JSON that ``headrace demo --json`` writes."""
 
     model_config = ConfigDict(frozen=True)
 
+    system: str = "search"
+    """What learned."""
+    arm: str | None = None
+    """Variant of the system; ``None``: the system itself."""
     seed: int
     control: bool
     through_gateway: bool = False
@@ -56,6 +71,8 @@ class Summary(BaseModel):
     """What became of its calls; ``None`` for the reference agent, which samples tokens itself."""
     heldout: HeldOut
     heldout_tasks: int
+    figures: dict[str, Figure] = {}
+    """What the system shows of the sampled held-out attempts, by name."""
     steps: int
     ledger: dict[str, Any]
     weights_published: int
@@ -108,6 +125,18 @@ def mixed_versions(rewards: Iterable[Reward]) -> int:
     return sum(reward.oldest_version != reward.newest_version for reward in rewards)
 
 
+def figures_of(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
+    """Returns a system's figures before and after training, in the order of their names' first occurrence."""
+    return {name: Figure(before=before.get(name), after=after.get(name)) for name in {**before, **after}}
+
+
+def figure_lines(figures: Mapping[str, Figure]) -> list[str]:
+    """Returns a system's own figures, as text."""
+    width = max(map(len, figures), default=0)
+    shown = {name: ["none" if v is None else f"{v:.3f}" for v in (f.before, f.after)] for name, f in figures.items()}
+    return [f"  {name:<{width}}  {before} → {after}" for name, (before, after) in shown.items()]
+
+
 def exactness_lines(found: Exactness) -> list[str]:
     """Returns what became of the calls of a program behind the gateway, as text."""
     equal, other = found.echoes.get("equal", 0), sum(found.echoes.values()) - found.echoes.get("equal", 0)
@@ -135,6 +164,7 @@ def render(summary: Summary) -> str:
         f"Held-out reward, share of the maximum, {summary.heldout_tasks} tasks",
         f"  sampled  {held.sampled_before:.3f} → {held.sampled_after:.3f}",
         f"  greedy   {held.greedy_before:.3f} → {held.greedy_after:.3f}",
+        *figure_lines(summary.figures),
         f"Steps {summary.steps}; versions published {summary.weights_published}, served {summary.weights_applied}; "
         f"trajectories sampled by more than one version {summary.mixed_version_trajectories}",
         *(() if summary.exactness is None else exactness_lines(summary.exactness)),

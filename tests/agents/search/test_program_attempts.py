@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.agents.policy import PolicyError
+from headrace.agents.rollouts.sampler import RolloutConfig, run_evaluation
 from headrace.agents.search.program_attempts import AGENT, HARNESS_VERSION, program_attempts
-from headrace.agents.search.sampler import RolloutConfig, held_out_tasks, run_evaluation
+from headrace.agents.search.rollouts import SEARCH_TASKS
 from headrace.agents.search.tasks import make_task
 from headrace.schemas.events import EndStatus, ModelCalled, Purpose, TrajectoryEnded, TrajectoryStarted
 from tests.agents.gateway.running import exact_calls, recorded_in, running_gateway
@@ -20,7 +21,7 @@ NOBODY = "http://127.0.0.1:9"
 @pytest.mark.vllm
 async def test_attempts_are_trajectories_with_the_programs_answer(tmp_path: Path, vllm: Any) -> None:
     config = RolloutConfig(NOBODY, vllm.url, "program", concurrency=16)
-    tasks = held_out_tasks(24)
+    tasks = [SEARCH_TASKS.held_out(number) for number in range(24)]
     async with running_gateway(tmp_path / "gateway", [vllm.url], run="program") as gateway:
         async with program_attempts(gateway.url, tmp_path / "program.log") as attempts:
             ids = await run_evaluation(config, attempts, tasks, greedy=False, labels={"policy_version": 0})
@@ -49,7 +50,7 @@ async def test_attempts_are_trajectories_with_the_programs_answer(tmp_path: Path
 
 @pytest.mark.parametrize("left", [0, 1])
 async def test_a_pruned_context_is_a_segment_of_the_same_trajectory(tmp_path: Path, left: int) -> None:
-    task = held_out_tasks(1)[0]
+    task = SEARCH_TASKS.held_out(0)
     query = [task.question[-2]]
     found = [chunk.chunk_id for chunk in task.index.search(query)[:3]]
     texts = [f"search_corpus {query[0]}", f"prune_chunks {' '.join(found[left:])}", f"answer {found[0]}"]
@@ -73,7 +74,7 @@ async def test_a_program_without_an_engine_fails_and_its_trajectory_says_so(tmp_
         running_gateway(tmp_path / "gateway", [NOBODY]) as gateway,
         program_attempts(gateway.url, tmp_path / "program.log") as attempts,
     ):
-        attempt = await attempts.prepare(held_out_tasks(1)[0], temperature=1.0, start={})
+        attempt = await attempts.prepare(SEARCH_TASKS.held_out(0), temperature=1.0, start={})
         with pytest.raises(PolicyError, match=r"the program failed: .*Error"):
             await attempt.run()
     ended = recorded_in(tmp_path / "gateway")[-1].fact
@@ -86,7 +87,7 @@ async def test_a_program_that_ended_fails_what_it_had_and_what_it_gets(tmp_path:
         running_gateway(tmp_path / "gateway", [NOBODY]) as gateway,
         program_attempts(gateway.url, tmp_path / "program.log") as attempts,
     ):
-        task = held_out_tasks(1)[0]
+        task = SEARCH_TASKS.held_out(0)
         first, second = [await attempts.prepare(task, temperature=1.0, start={}) for _ in range(2)]
         stdin = attempts._program._process.stdin
         assert stdin is not None

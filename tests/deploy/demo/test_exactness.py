@@ -29,7 +29,7 @@ def ids(tokens: list[int]) -> Any:
 
 
 def counted(*facts: Any) -> Exactness:
-    count = CallsCount()
+    count = CallsCount(words.encode, words.END_ID)
     for fact in facts:
         count.add("t", fact)
     return count.exactness({})

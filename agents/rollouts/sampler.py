@@ -1,33 +1,23 @@
 """Runs concurrent attempts at tasks: groups for training, as fast as the trainer consumes them, or an evaluation.
 
 A group is eight attempts at one training task. New groups begin only within the trainer's budget (``backpressure``), so
-that samples are still fresh when they are trained. Who makes the attempts is a value: the reference agent in this
-process (:class:`PolicyAttempts`), or a program behind the gateway (``program_attempts``).
+that samples are still fresh when they are trained. What is attempted is a :class:`TaskSource`, who makes the attempts
+an :class:`Attempts`: the sampler is the same for every system.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Any
 
 from headrace.agents.backpressure import Backpressure
-from headrace.agents.conversation import Conversation
-from headrace.agents.policy import PolicyClient, PolicyError
-from headrace.agents.sdk import Headrace
-from headrace.agents.search.episode import run_episode
-from headrace.agents.search.harness import HARNESS_VERSION, Limits
-from headrace.agents.search.tasks import Split, Task, make_task, task_id
-from headrace.agents.trajectory import Trajectory
+from headrace.agents.policy import PolicyError
+from headrace.agents.rollouts.attempts import Attempt, Attempts, TaskT
+from headrace.agents.rollouts.tasks import TaskSource, training_number
 from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
-
-AGENT = "search"
-"""Name of the reference agent in every ``trajectory.started``; it selects the reward."""
-
-TASKS_PER_SEED = 1_000_000
 
 log = logging.getLogger(__name__)
 
@@ -56,46 +46,19 @@ class RolloutConfig:
     """This sampler's share of the trainer's budget; the shares of all samplers of a run should add up to 1."""
     max_failures: int = 32
     """Number of consecutive attempts that fail because of the engine before the sampler gives up."""
-    limits: Limits = field(default_factory=Limits)
-    """Rules of an episode."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 998:
-            raise ValueError(f"seed {self.seed} is outside [0, 998): each seed has its own million of task numbers")
+        training_number(self.seed, self.first_task)
         for name in ("group_size", "concurrency", "max_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if not 0 < self.share <= 1:
             raise ValueError(f"share is {self.share}: it must be above 0 and at most 1")
 
-    def training_task_id(self, number: int) -> str:
-        """Return the id of the seed's ``number``-th training task."""
-        # Demonstrations use the first million.
-        return task_id(Split.TRAIN, (self.seed + 1) * TASKS_PER_SEED + number % TASKS_PER_SEED)
 
-
-class Attempt(Protocol):
-    """An attempt that may begin."""
-
-    @property
-    def trajectory_id(self) -> str:
-        """Its trajectory."""
-        ...
-
-    def run(self) -> Awaitable[None]:
-        """Run and record it. Raises :class:`PolicyError` if it fails because of the engine."""
-        ...
-
-
-class Attempts(Protocol):
-    """Makes attempts."""
-
-    async def prepare(self, task: Task, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
-        """Return an attempt at ``task``. ``start``: further fields of ``trajectory.started``."""
-        ...
-
-
-async def run_rollouts(config: RolloutConfig, attempts: Attempts, *, stop: asyncio.Event) -> int:
+async def run_rollouts(
+    config: RolloutConfig, source: TaskSource[TaskT], attempts: Attempts[TaskT], *, stop: asyncio.Event
+) -> int:
     """Attempt training tasks in groups until ``stop``; return the number of groups begun.
 
     Attempts in flight at ``stop`` are completed, so that their groups are complete. An attempt that fails because of
@@ -110,7 +73,7 @@ async def run_rollouts(config: RolloutConfig, attempts: Attempts, *, stop: async
         group = await stack.enter_async_context(asyncio.TaskGroup())
         begun = 0
         while await _has_room(backpressure, stop):
-            task = make_task(config.training_task_id(config.first_task + begun))
+            task = source.training(training_number(config.seed, config.first_task + begun))
             start = {"group_id": uuid7(), "group_size": config.group_size, "task": task.facts}
             members = await asyncio.gather(
                 *(attempts.prepare(task, temperature=1.0, start=start) for _ in range(config.group_size))
@@ -125,8 +88,8 @@ async def run_rollouts(config: RolloutConfig, attempts: Attempts, *, stop: async
 
 async def run_evaluation(
     config: RolloutConfig,
-    attempts: Attempts,
-    tasks: Sequence[Task],
+    attempts: Attempts[TaskT],
+    tasks: Sequence[TaskT],
     *,
     greedy: bool,
     labels: Mapping[str, Any] | None = None,
@@ -146,11 +109,6 @@ async def run_evaluation(
             trajectory_ids.append(attempt.trajectory_id)
             group.create_task(runner.run(attempt))
     return trajectory_ids
-
-
-def held_out_tasks(count: int, first: int = 0) -> list[Task]:
-    """Return held-out tasks by number; their questions and corpora never occur in training."""
-    return [make_task(task_id(Split.HELD_OUT, number)) for number in range(first, first + count)]
 
 
 class _Runner:
@@ -178,57 +136,6 @@ class _Runner:
                 raise
         finally:
             self._slots.release()
-
-
-class PolicyAttempts:
-    """Attempts of the reference agent, in this process, with the engine's tokens. Use it in an ``async with``."""
-
-    def __init__(self, config: RolloutConfig) -> None:
-        self._config = config
-        self._sdk = Headrace(config.bootstrap, source="search-agent")
-        self._client = PolicyClient(config.vllm_url, max_connections=config.concurrency)
-
-    async def prepare(self, task: Task, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
-        """See :class:`Attempts`."""
-        trajectory = self._sdk.trajectory(
-            task_id=task.task_id,
-            trajectory_id=uuid7(),
-            agent=AGENT,
-            harness_version=HARNESS_VERSION,
-            run=self._config.run,
-            **start,
-        )
-        return _PolicyAttempt(self._client, task, trajectory, temperature, self._config.limits)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.close()
-        if not await self._sdk.aclose():
-            log.error("not every event reached Kafka at %s: %s", self._config.bootstrap, self._sdk.stats)
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicyAttempt:
-    client: PolicyClient
-    task: Task
-    trajectory: Trajectory
-    temperature: float
-    limits: Limits
-
-    @property
-    def trajectory_id(self) -> str:
-        return self.trajectory.id
-
-    async def run(self) -> None:
-        async with self.trajectory:
-            conversation = Conversation(self.client, self.trajectory)
-            await run_episode(
-                conversation, self.task, self.trajectory, temperature=self.temperature, limits=self.limits
-            )
 
 
 async def _has_room(backpressure: Backpressure, stop: asyncio.Event) -> bool:

@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace.agents.rollouts.attempts import PolicyAttempts
+from headrace.agents.rollouts.sampler import RolloutConfig, run_evaluation, run_rollouts
+from headrace.agents.rollouts.tasks import SEEDS, TASKS_PER_SEED, training_number
 from headrace.agents.search.demonstrations import HELD_OUT_FIRST
-from headrace.agents.search.sampler import (
-    AGENT,
-    TASKS_PER_SEED,
-    PolicyAttempts,
-    RolloutConfig,
-    held_out_tasks,
-    run_evaluation,
-    run_rollouts,
-)
-from headrace.agents.search.tasks import make_task
+from headrace.agents.search.rollouts import AGENT, SEARCH_TASKS, search_agent
+from headrace.agents.search.tasks import Task, make_task
 from headrace.schemas.events import (
     ContextPruned,
     ModelCalled,
@@ -37,12 +32,16 @@ from headrace.schemas.wire import decode
 NOWHERE = RolloutConfig("127.0.0.1:1", "http://127.0.0.1:1", "run")
 
 
+def attempts_of(config: RolloutConfig) -> PolicyAttempts[Task]:
+    return PolicyAttempts(
+        search_agent(), config.bootstrap, config.vllm_url, run=config.run, concurrency=config.concurrency
+    )
+
+
 def test_seeds_never_share_a_task_and_leave_the_demonstrations_alone() -> None:
-    ids = [replace(NOWHERE, seed=seed).training_task_id(n) for seed in (0, 1, 996) for n in (0, 1, TASKS_PER_SEED - 1)]
-    numbers = [int(identifier.rsplit("-", 1)[1]) for identifier in ids]
+    numbers = [training_number(seed, n) for seed in (0, 1, SEEDS - 1) for n in (0, 1, TASKS_PER_SEED - 1)]
     assert len(set(numbers)) == len(numbers)
     assert all(TASKS_PER_SEED <= number < HELD_OUT_FIRST for number in numbers)
-    assert make_task(ids[-1]).task_id == ids[-1]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,8 @@ async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(
     config = RolloutConfig(kafka, vllm.url, "rollouts", seed=5, max_groups=3, concurrency=16)
 
     async def rolled_out() -> int:
-        async with PolicyAttempts(config) as attempts:
-            return await run_rollouts(config, attempts, stop=stop)
+        async with attempts_of(config) as attempts:
+            return await run_rollouts(config, SEARCH_TASKS, attempts, stop=stop)
 
     rollouts = asyncio.create_task(rolled_out())
     # Nothing is trained here, so three groups fill the room for good.
@@ -123,8 +122,8 @@ async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(
 @pytest.mark.vllm
 async def test_an_evaluation_is_labelled_and_greedy_ones_repeat(kafka: str, vllm: Any) -> None:
     config = RolloutConfig(kafka, vllm.url, "evaluation", concurrency=8)
-    tasks = held_out_tasks(6)
-    async with PolicyAttempts(config) as attempts:
+    tasks = [SEARCH_TASKS.held_out(number) for number in range(6)]
+    async with attempts_of(config) as attempts:
         first = await run_evaluation(config, attempts, tasks, greedy=True, labels={"phase": "before"})
         again = await run_evaluation(config, attempts, tasks, greedy=True)
         sampled = await run_evaluation(config, attempts, tasks, greedy=False)

@@ -1,0 +1,49 @@
+"""The search agent as a system that can be sampled: its tasks by number and hops, and its episode in this process.
+
+SEARCH_TASKS.training(1_000_017, level=1).task_id   →  "search-train-1000017-2hops"
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.agents.conversation import Conversation
+from headrace.agents.rollouts.attempts import Agent
+from headrace.agents.search.episode import run_episode
+from headrace.agents.search.harness import HARNESS_VERSION, Limits
+from headrace.agents.search.tasks import HOP_WEIGHTS, Split, Task, make_task, task_id
+from headrace.agents.trajectory import Trajectory
+
+AGENT = "search"
+"""Name of the reference agent in every ``trajectory.started``; it selects the reward."""
+
+_HOPS = tuple(sorted(HOP_WEIGHTS))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTasks:
+    """Questions over random corpora; a level is a number of hops. See
+    :class:`headrace.agents.rollouts.tasks.TaskSource`."""
+
+    levels: Sequence[str] = tuple(f"{hops} hop" if hops == 1 else f"{hops} hops" for hops in _HOPS)
+
+    def training(self, number: int, level: int | None = None) -> Task:
+        """Return training task ``number``, with the hops of ``level`` or, without one, with random hops."""
+        if level is not None and not 0 <= level < len(_HOPS):
+            raise ValueError(f"level {level} is outside [0, {len(_HOPS)}): the levels are {', '.join(self.levels)}")
+        return make_task(task_id(Split.TRAIN, number, None if level is None else _HOPS[level]))
+
+    def held_out(self, number: int) -> Task:
+        """Return held-out task ``number``: its question and corpus never occur in training."""
+        return make_task(task_id(Split.HELD_OUT, number))
+
+
+SEARCH_TASKS = SearchTasks()
+
+
+def search_agent(limits: Limits | None = None) -> Agent[Task]:
+    """Return the agent, with the rules of its episodes."""
+
+    async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
+        await run_episode(conversation, task, trajectory, temperature=temperature, limits=limits)
+
+    return Agent(AGENT, HARNESS_VERSION, episode)

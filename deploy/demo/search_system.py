@@ -1,0 +1,38 @@
+"""The search agent, modelled on Chroma's Context-1, as the default system of ``headrace demo``."""
+
+from headrace.agents.rollouts.attempts import PolicyAttempts
+from headrace.agents.rollouts.sampler import RolloutConfig
+from headrace.agents.search import vocabulary as words
+from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
+from headrace.agents.search.program_attempts import AGENT as PROGRAM_AGENT
+from headrace.agents.search.program_attempts import program_attempts
+from headrace.agents.search.rollouts import AGENT, SEARCH_TASKS, search_agent
+from headrace.agents.search.tasks import Task
+from headrace.deploy.configuration.settings import base_model_dir
+from headrace.deploy.demo.system import BaseModel, Program, System
+
+
+def _attempts(config: RolloutConfig) -> PolicyAttempts[Task]:
+    return PolicyAttempts(
+        search_agent(), config.bootstrap, config.vllm_url, run=config.run, concurrency=config.concurrency
+    )
+
+
+SEARCH = System(
+    name="search",
+    about="a search agent that prunes its context",
+    tasks=SEARCH_TASKS,
+    attempts=_attempts,
+    agents=(AGENT, PROGRAM_AGENT),
+    base=base_model_dir(),
+    base_model=BaseModel(
+        vocabulary_size=len(words.VOCABULARY),
+        end_id=words.END_ID,
+        pad_id=words.PAD_ID,
+        tokenizer=words.tokenizer_json,
+        tokenizer_config=words.tokenizer_config,
+        demonstrations=demonstrations,
+        held_out_first=HELD_OUT_FIRST,
+    ),
+    program=Program(program_attempts, words.encode, words.END_ID, requires="openai"),
+)

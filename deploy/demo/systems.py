@@ -1,0 +1,25 @@
+"""The systems that ``headrace demo`` and ``headrace base-model`` offer, by name.
+
+To add one: a module next to this one with its :class:`System`, and a ``case`` and a name here.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import StackError
+
+if TYPE_CHECKING:
+    from headrace.deploy.demo.system import System
+
+NAMES = ("search",)
+"""Names of the systems; the first is the default."""
+
+
+def system_named(name: str) -> "System":
+    """Return a system; its modules are imported only now, so that ``--help`` is fast. Raises :class:`StackError`."""
+    match name:
+        case "search":
+            from headrace.deploy.demo.search_system import SEARCH
+
+            return SEARCH
+        case _:
+            raise StackError(f"there is no system {name!r}: expected one of {', '.join(NAMES)}")

@@ -1,0 +1,124 @@
+"""Every registered system is whole: its plan, options, rewards, tasks and base model exist."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.cli import cli
+from headrace.deploy.configuration.settings import configured
+from headrace.deploy.demo.circle import DemoPlan, plan_of
+from headrace.deploy.demo.run import demo_settings
+from headrace.deploy.demo.search_system import SEARCH
+from headrace.deploy.demo.summary import Figure, figure_lines, figures_of
+from headrace.deploy.demo.system import Arm, System, component_means, merged
+from headrace.deploy.demo.systems import NAMES, system_named
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.registry import stack_processes
+from headrace.deploy.stack.selection import select
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component, Reward
+from headrace.streams.rewards.registry import ANY_AGENT, DEFAULTS, parse_rewards
+from headrace.trainer.config import TrainerConfig
+
+ARMED = replace(
+    SEARCH,
+    name="armed",
+    program=None,
+    options={"trainer": {"loss": "gspo", "max_staleness": 9}},
+    arms={"slow": Arm("learns slowly", {"trainer": {"max_staleness": 2}}, {"learning_rate": 1e-5, "steps": 9})},
+)
+
+
+def plans(system: System) -> list[DemoPlan]:
+    return [plan_of(system, arm) for arm in (None, *system.arms)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_plan_of_a_system_has_options_that_exist(name: str) -> None:
+    for plan in plans(system_named(name)):
+        settings = demo_settings(plan, "somewhere")
+        select(stack_processes(), settings, ())
+        where = {"bootstrap": "b:1", "run": "demo", "model_dir": Path("m"), "checkpoint_dir": Path("c")}
+        config = configured(settings, "trainer", TrainerConfig, store_url="file:///nowhere", **where)
+        assert config.steps == plan.steps
+        rewards = plan.options().get("workers", {}).get("rewards", {})
+        assert isinstance(rewards, dict)
+        chosen = {**DEFAULTS, **rewards}
+        assert all(chosen.get(agent, chosen[ANY_AGENT]) != DEFAULTS[ANY_AGENT] for agent in plan.system.agents)
+        parse_rewards(rewards)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_systems_tasks_have_levels_and_ids_of_their_own(name: str) -> None:
+    tasks = system_named(name).tasks
+    assert len(tasks.levels) > 1
+    levels = [None, *range(len(tasks.levels))]
+    ids = [tasks.training(number, level).task_id for number in (1_000_000, 1_000_001) for level in levels]
+    held_out = [tasks.held_out(number).task_id for number in range(3)]
+    assert len({*ids, *held_out}) == len(ids) + len(held_out)
+    json.dumps(dict(tasks.training(1_000_000, 0).facts))
+    for level in (-1, len(tasks.levels)):
+        with pytest.raises(ValueError, match="level"):
+            tasks.training(1_000_000, level)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_systems_base_model_fits_its_vocabulary(name: str) -> None:
+    system = system_named(name)
+    config = json.loads((system.base / "config.json").read_text())
+    assert config["vocab_size"] == system.base_model.vocabulary_size
+    assert config["max_position_embeddings"] == system.base_model.max_positions
+    assert json.loads((system.base / "tokenizer.json").read_text()) == system.base_model.tokenizer()
+    [example, *_] = next(system.base_model.demonstrations(0, 1))
+    assert len(example.token_ids) == len(example.mask) <= system.base_model.max_positions
+    assert max(example.token_ids) < system.base_model.vocabulary_size
+
+
+def test_what_is_given_replaces_the_arm_which_replaces_the_system() -> None:
+    plan = plan_of(ARMED, "slow", steps=3, heldout_tasks=None)
+    assert (plan.learning_rate, plan.steps, plan.heldout_tasks) == (1e-5, 3, 256)
+    trainer = plan.options()["trainer"]
+    assert (trainer["loss"], trainer["max_staleness"], trainer["steps"]) == ("gspo", 2, 3)
+    assert plan_of(ARMED).options()["trainer"]["max_staleness"] == 9
+    assert merged({"a": {"x": 1}}, {"b": {}}, {"a": {"y": 2}}) == {"a": {"x": 1, "y": 2}, "b": {}}
+
+
+def test_an_unknown_system_arm_or_program_is_refused() -> None:
+    with pytest.raises(StackError, match="no system 'chess': expected one of search"):
+        system_named("chess")
+    with pytest.raises(StackError, match="no arm 'fast': expected one of slow"):
+        plan_of(ARMED, "fast")
+    with pytest.raises(StackError, match="no arm 'fast': it has none"):
+        plan_of(SEARCH, "fast")
+    with pytest.raises(StackError, match="no program for --through-gateway"):
+        plan_of(ARMED, through_gateway=True)
+    for command in ("demo", "base-model"):
+        assert "'chess' is not" in CliRunner().invoke(cli, [command, "chess"]).output
+
+
+def test_the_users_model_is_used_instead_of_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = plan_of(replace(SEARCH, base=tmp_path / "base"))
+    assert demo_settings(plan, "somewhere").model_dir == tmp_path / "base"
+    monkeypatch.setenv("HEADRACE_MODEL_DIR", str(tmp_path / "mine"))
+    assert demo_settings(plan, "somewhere").model_dir == tmp_path / "mine"
+
+
+def test_a_systems_figures_are_shown_before_and_after() -> None:
+    rewards = [
+        Reward(
+            trajectory_id=str(value),
+            trajectory=Reference(partition=0, offset=0),
+            spec="s@1",
+            total=value,
+            components={"recall": Component(value=value, weight=1.0)},
+            ended_ms=0,
+        )
+        for value in (0.0, 1.0)
+    ]
+    assert component_means(rewards) == {"recall": 0.5}
+    figures = figures_of(component_means(rewards), {"spawns": 2.0})
+    assert figures == {"recall": Figure(before=0.5, after=None), "spawns": Figure(before=None, after=2.0)}
+    assert figure_lines(figures) == ["  recall  0.500 → none", "  spawns  none → 2.000"]
