@@ -121,7 +121,7 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
         "search@2",
     ]
     assert rewards.of(attempt("t", started=False)).label == "search@2"
-    assert {spec.label for spec in rewards.specs} == {"tables@1", "search@1", "search@4", "search@2"}
+    assert {spec.label for spec in rewards.specs} == {"tables@1", "search@1", "search@4", "coder@1", "search@2"}
 
 
 def test_without_a_setting_the_search_agents_have_their_reward_and_others_their_outcome() -> None:

@@ -1,0 +1,54 @@
+"""The coder as a system that can be sampled: its tasks by number and size, and its episode in this process.
+
+CODER_TASKS.training(1_000_017, level=1).task_id   →  "coder-train-n2-1000017"
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.agents.coder.episode import run_episode
+from headrace.agents.coder.harness import HARNESS_VERSION, Limits
+from headrace.agents.coder.tasks import SIZE_WEIGHTS, Split, Task, make_task, task_id
+from headrace.agents.conversation import Conversation
+from headrace.agents.rollouts.attempts import Agent
+from headrace.agents.sandbox.protocol import Provider
+from headrace.agents.trajectory import Trajectory
+
+AGENT = "coder"
+"""Name of the agent in every ``trajectory.started``; it selects the reward."""
+
+_SIZES = tuple(sorted(SIZE_WEIGHTS))
+
+
+@dataclass(frozen=True, slots=True)
+class CoderTasks:
+    """Broken repositories; a level is a number of functions to repair. See
+    :class:`headrace.agents.rollouts.tasks.TaskSource`."""
+
+    levels: Sequence[str] = tuple(f"{size} function" if size == 1 else f"{size} functions" for size in _SIZES)
+
+    def training(self, number: int, level: int | None = None) -> Task:
+        """Return training task ``number``, with the size of ``level`` or, without one, with a random size."""
+        if level is not None and not 0 <= level < len(_SIZES):
+            raise ValueError(f"level {level} is outside [0, {len(_SIZES)}): the levels are {', '.join(self.levels)}")
+        return make_task(task_id(Split.TRAIN, number, None if level is None else _SIZES[level]))
+
+    def held_out(self, number: int) -> Task:
+        """Return held-out task ``number``: what its functions shall compute is never asked for in training."""
+        return make_task(task_id(Split.HELD_OUT, number))
+
+
+CODER_TASKS = CoderTasks()
+
+
+def coder_agent(provider: Provider, limits: Limits | None = None) -> Agent[Task]:
+    """Return the agent, with a sandbox of ``provider`` for each attempt and the rules of its episodes."""
+
+    async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
+        sandbox = await provider.start(task.broken.texts())
+        try:
+            await run_episode(conversation, task, trajectory, sandbox, temperature=temperature, limits=limits)
+        finally:
+            await sandbox.stop()
+
+    return Agent(AGENT, HARNESS_VERSION, episode)
