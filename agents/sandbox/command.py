@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 
 from headrace.agents.sandbox.protocol import Executed, Limits, Outcome
@@ -28,18 +28,19 @@ CPU_EXIT = 128 + signal.SIGXCPU
 """Exit code of a command that exceeded its CPU time, as shells and bubblewrap report it."""
 
 
-def resource_limits(limits: Limits, *, with_memory: bool) -> list[str]:
-    """Return the ``prlimit`` command (util-linux) in front of the command. ``with_memory``: whether to bound the
-    address space as well, which is the only bound on memory where control groups cannot be written."""
+def resource_limits(limits: Limits, *, has_groups: bool) -> list[str]:
+    """Return the ``prlimit`` command (util-linux) in front of the command. ``has_groups``: whether control groups bound
+    memory and processes; otherwise the address space of each process and the user's processes are bounded here."""
     prefix = [
         "prlimit",
         f"--cpu={limits.cpu_s}:{limits.cpu_s + 1}",
         f"--nofile={limits.open_files}",
         f"--fsize={limits.file_bytes}",
-        f"--nproc={limits.processes}",
         "--core=0",
     ]
-    return [*prefix, *([f"--as={limits.memory_bytes}"] if with_memory else []), "--"]
+    if not has_groups:
+        prefix += [f"--nproc={limits.processes}", f"--as={limits.memory_bytes}"]
+    return [*prefix, "--"]
 
 
 class _Running(asyncio.SubprocessProtocol):
@@ -97,10 +98,13 @@ async def run_command(
     timeout_s: float | None = None,
     is_over_disk: Callable[[], bool] = lambda: False,
     at_end: Callable[[], Outcome | None] = lambda: None,
+    pass_fds: Sequence[int] = (),
+    settle: Callable[[], Awaitable[None]] | None = None,
 ) -> Executed:
     """Run ``command`` in ``cwd`` with exactly ``environment``. The process gets its own group, which is killed at a
     limit, at the end and on cancellation. ``is_over_disk`` runs in a thread, repeatedly; ``at_end`` tells what control
-    groups have counted. Raises :class:`OSError` if the command cannot be started."""
+    groups have counted; ``settle`` waits for processes outside the group that end with it. Raises :class:`OSError` if
+    the command cannot be started."""
     wall_s = limits.wall_s if timeout_s is None else min(timeout_s, limits.wall_s)
     began = perf_counter()
     transport, running = await asyncio.get_running_loop().subprocess_exec(
@@ -112,6 +116,7 @@ async def run_command(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        pass_fds=pass_fds,
     )
     watcher = asyncio.ensure_future(_watch_disk(is_over_disk, lambda: running.kill(Outcome.DISK_FULL)))
     try:
@@ -134,6 +139,8 @@ async def run_command(
         running.end()
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
+        if settle is not None:
+            await settle()
         transport.close()
     over = running.killed is None and await asyncio.to_thread(is_over_disk)
     outcome = running.killed or at_end() or (Outcome.DISK_FULL if over else None)

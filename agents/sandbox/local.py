@@ -21,6 +21,7 @@ from headrace.agents.sandbox.command import resource_limits, run_command
 from headrace.agents.sandbox.listing import exceeds, list_folder
 from headrace.agents.sandbox.paths import (
     initial_files,
+    mode_of,
     open_folder,
     parts_of,
     put_regular,
@@ -83,8 +84,9 @@ class Local:
         return await asyncio.to_thread(self._restore, snapshot, limits)
 
     def _restore(self, snapshot: Snapshot, limits: Limits) -> "LocalSandbox":
-        manifest = self.store.find(snapshot.id, self.name)
-        folder = self.store.new_sandbox(manifest.layers)
+        with self.store.adding():
+            manifest = self.store.find(snapshot.id, self.name)
+            folder = self.store.new_sandbox(manifest.layers)
         try:
             copy_tree(self.store.layer(manifest.layers[0]), folder / "work")
         except BaseException:
@@ -122,7 +124,7 @@ class LocalSandbox:
             if not folder.is_dir():
                 raise FileMissing(f"there is no folder {cwd!r} to run in")
             return await run_command(
-                [*resource_limits(self.limits, with_memory=True), *command],
+                [*resource_limits(self.limits, has_groups=False), *command],
                 self.limits,
                 cwd=os.fspath(folder),
                 environment={"PATH": _path(), "HOME": os.fspath(self._work), "LANG": "C.UTF-8"},
@@ -220,8 +222,9 @@ def read_below(root: Path, folders: tuple[str, ...], name: str, most: int) -> by
         os.close(folder)
 
 
-def write_below(root: Path, parts: tuple[str, ...], content: bytes, mode: int = 0o644) -> None:
-    """Write a file below ``root`` and create its folders; see ``Sandbox.write``."""
+def write_below(root: Path, parts: tuple[str, ...], content: bytes, mode: int | None = None) -> None:
+    """Write a file below ``root`` and create its folders; see ``Sandbox.write``. ``mode``: of the file; ``None``: that
+    of the file it replaces, or 0644."""
     shown = "/".join(parts)
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -233,7 +236,7 @@ def write_below(root: Path, parts: tuple[str, ...], content: bytes, mode: int = 
                 below = open_folder(folder, (part,))
             os.close(folder)
             folder = below
-        put_regular(folder, parts[-1], content, mode)
+        put_regular(folder, parts[-1], content, mode_of(folder, parts[-1]) if mode is None else mode)
     except OSError as error:
         raise PathRefused(f"{shown!r} cannot be written: {error.strerror}") from None
     finally:

@@ -56,17 +56,26 @@ def read_regular(folder: int, name: str, most: int, shown: str) -> bytes:
         raise FileMissing(f"there is no file {shown!r}") from None
     except OSError as error:  # ELOOP: a symbolic link; ENXIO: a socket; EACCES: unreadable for this process
         raise PathRefused(f"{shown!r} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PathRefused(f"{shown!r} is not a regular file")
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise PathRefused(f"{shown!r} is not a regular file")
         content = file.read(most + 1)
     if len(content) > most:
         raise TooLarge(f"{shown!r} has more than {most} bytes: raise limits.read_bytes")
     return content
 
 
-def put_regular(folder: int, name: str, content: bytes, mode: int = 0o644, owner: int | None = None) -> None:
+def mode_of(folder: int, name: str) -> int:
+    """Return the mode of the regular file ``name`` in ``folder``; 0644 if there is none."""
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return 0o644
+    return stat.S_IMODE(mode) & 0o777 if stat.S_ISREG(mode) else 0o644
+
+
+def put_regular(folder: int, name: str, content: bytes, mode: int, owner: int | None = None) -> None:
     """Replace whatever is at ``name`` in ``folder`` by a file, which appears whole. ``owner``: its user and group.
     A folder there raises :class:`IsADirectoryError`."""
     temporary = f".headrace-{os.urandom(8).hex()}"

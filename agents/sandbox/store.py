@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,9 +67,9 @@ class Store:
         self.root = root.absolute()
         self.bounds = bounds
         self.owner = owner
+        self._folder(self.root)
         for name in ("layers", "snapshots", "sandboxes"):
             self._folder(self.root / name)
-        self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.remove_abandoned()
         with self._locked(fcntl.LOCK_EX):
             self.process = self._folder(self.root / "sandboxes" / uuid.uuid4().hex)
@@ -90,10 +90,16 @@ class Store:
     def new_sandbox(self, layers: Sequence[str], *folders: str) -> Path:
         """Return a new folder of a sandbox with ``folders`` in it; ``layers`` are kept while it exists."""
         path = self._folder(self.process / uuid.uuid4().hex[:16])
-        (path / "layers.json").write_text(json.dumps(list(layers)))
-        for name in folders:
-            self._folder(path / name)
+        self.renew(path, layers, *folders)
         return path
+
+    def renew(self, sandbox: Path, layers: Sequence[str], *folders: str) -> None:
+        """Create the missing ones of ``folders`` in a sandbox's folder, which uses ``layers`` from now on."""
+        temporary = sandbox / "layers.new"
+        temporary.write_text(json.dumps(list(layers)))
+        os.rename(temporary, sandbox / "layers.json")
+        for name in folders:
+            self._folder(sandbox / name)
 
     def new_layer(self) -> Path:
         """Return a new folder to be filled and given to :meth:`add`."""
@@ -127,7 +133,7 @@ class Store:
     def add(self, content: Path, listing: Listing, manifest: Manifest) -> None:
         """Move the folder ``content`` to the layer that ``manifest`` names last, unless it is there, and publish the
         snapshot. Raises :class:`StoreFull`, leaving ``content`` where it is."""
-        with self._locked(fcntl.LOCK_SH):
+        with self.adding():
             self._check(listing.bytes)
             try:
                 os.rename(content, self.layer(manifest.layers[-1]))
@@ -212,15 +218,20 @@ class Store:
         """Remove the work folders of this process. Snapshots stay."""
         remove_folder(self.process)
         os.close(self._alive)
-        os.close(self._lock)
+
+    def adding(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is removed from the store, from finding a snapshot to using it."""
+        return self._locked(fcntl.LOCK_SH)
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        fcntl.flock(self._lock, how)
+        # Opened each time: threads that shared one open file would share its lock.
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            fcntl.flock(descriptor, how)
             yield
         finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
 def _is_locked(path: Path) -> bool:

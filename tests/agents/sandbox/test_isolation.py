@@ -1,0 +1,189 @@
+"""What sandboxed code tries and does not get: the host's files, a network, more than its share, a life after its
+command."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.agents.sandbox.overlay import Overlay, OverlaySandbox
+from headrace.agents.sandbox.protocol import FileMissing, Limits, Outcome, PathRefused
+from tests.agents.sandbox.conftest import SMALL
+
+
+async def output(sandbox: OverlaySandbox, script: str) -> str:
+    result = await sandbox.execute(["sh", "-c", script])
+    return (result.stdout + result.stderr).decode()
+
+
+@pytest.mark.parametrize("path", ["/etc/shadow", "/etc/passwd", "/root", "/home", os.path.expanduser("~"), __file__])
+async def test_the_hosts_files_are_not_there(sandbox: OverlaySandbox, path: str) -> None:
+    assert (await sandbox.execute(["test", "-e", path])).exit_code == 1
+
+
+async def test_only_system_folders_are_visible(sandbox: OverlaySandbox) -> None:
+    assert set((await output(sandbox, "ls /")).split()) <= {
+        *("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "tmp", "usr", "work")
+    }
+    assert set((await output(sandbox, "ls /etc")).split()) <= {"alternatives", "ld.so.cache"}
+    assert set((await output(sandbox, "ls /dev")).split()) <= {
+        *("console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"),
+        *("tty", "urandom", "zero"),
+    }
+
+
+@pytest.mark.parametrize("path", ["/usr/x", "/bin/x", "/etc/x", "/dev/x", "/x", "/proc/sys/kernel/hostname"])
+async def test_nothing_outside_the_work_folder_can_be_written(sandbox: OverlaySandbox, path: str) -> None:
+    assert (await sandbox.execute(["sh", "-c", f"echo x > {path}"])).exit_code != 0
+
+
+async def test_tmp_is_private_and_lasts_as_long_as_a_command(sandbox: OverlaySandbox) -> None:
+    name = f"headrace-{secrets.token_hex(8)}"
+    assert (await sandbox.execute(["sh", "-c", f"echo x > /tmp/{name}"])).exit_code == 0
+    assert not Path("/tmp", name).exists()
+    assert (await sandbox.execute(["test", "-e", f"/tmp/{name}"])).exit_code == 1
+
+
+async def test_commands_have_no_privileges_and_cannot_get_any(sandbox: OverlaySandbox) -> None:
+    assert (await output(sandbox, "id -u")).strip() == "1000"
+    assert "CapEff:\t0000000000000000" in await output(sandbox, "cat /proc/self/status")
+    assert "CapBnd:\t0000000000000000" in await output(sandbox, "cat /proc/self/status")
+    assert "NoNewPrivs:\t1" in await output(sandbox, "cat /proc/self/status")
+    for attempt in ("unshare --user true", "mount -t tmpfs x /tmp", "chroot /work true", "mknod d c 1 3", "chown 0 f"):
+        assert (await sandbox.execute(["sh", "-c", f"touch f; {attempt}"])).exit_code != 0, attempt
+
+
+async def test_a_file_that_runs_as_its_owner_gives_nothing(sandbox: OverlaySandbox) -> None:
+    assert (await output(sandbox, "cp /usr/bin/id id; chmod u+s id; ./id -u")).strip() == "1000"
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    """A port of the host on which something listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+async def test_there_is_no_network_not_even_the_hosts_loopback(sandbox: OverlaySandbox, server: int) -> None:
+    connect = f"import socket; socket.create_connection(('127.0.0.1', {server}), 2)"
+    assert b"refused" in (await sandbox.execute(["python3", "-c", connect])).stderr
+    send = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"
+    assert b"unreachable" in (await sandbox.execute(["python3", "-c", send])).stderr
+    assert (await output(sandbox, "ls /sys 2>&1; tail -n +3 /proc/net/dev | cut -d: -f1")).split()[-1] == "lo"
+
+
+async def test_abstract_sockets_of_the_host_are_out_of_reach(sandbox: OverlaySandbox) -> None:
+    name = f"headrace-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"\0{name}")
+        listening.listen()
+        connect = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}')"
+        assert b"refused" in (await sandbox.execute(["python3", "-c", connect])).stderr
+
+
+async def test_processes_of_the_host_are_neither_seen_nor_signalled(sandbox: OverlaySandbox) -> None:
+    seen = await output(sandbox, "ls /proc | grep -c '^[0-9]'")
+    assert int(seen) < 10
+    assert (await sandbox.execute(["sh", "-c", f"kill -0 {os.getpid()}"])).exit_code != 0
+
+
+FORK_BOMB = "import os, time\nwhile True:\n  if os.fork() == 0: time.sleep(60)"
+
+
+async def test_a_fork_bomb_is_bounded_and_ends(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    result = await sandbox.execute(["python3", "-c", FORK_BOMB])
+    assert result.exit_code == 1
+    assert b"BlockingIOError" in result.stderr
+    if overlay.groups is not None:
+        assert result.outcome is Outcome.TOO_MANY_PROCESSES
+    assert (await sandbox.execute(["echo", "next"])).stdout == b"next\n"
+
+
+async def test_a_hog_of_memory_ends_and_the_next_command_has_its_own_verdict(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    result = await sandbox.execute(["python3", "-c", "x = bytearray(400 << 20)"])
+    assert result.exit_code in {1, 128 + 9}
+    if overlay.groups is not None:
+        assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert (await sandbox.execute(["echo", "next"])).outcome is Outcome.COMPLETED
+
+
+async def test_scratch_in_memory_is_bounded(sandbox: OverlaySandbox) -> None:
+    for folder in ("/tmp", "/dev/shm"):
+        assert (await sandbox.execute(["sh", "-c", f"head -c 200000000 /dev/zero > {folder}/f"])).exit_code != 0
+
+
+LEFT = "setsid sh -c 'trap \"\" TERM HUP; while :; do date >> beat; sleep 0.05; done' </dev/null >/dev/null 2>&1 &"
+
+
+@pytest.mark.parametrize("end", ["exit 0", "sleep 60"])
+async def test_processes_left_behind_are_dead_when_the_command_has_ended(sandbox: OverlaySandbox, end: str) -> None:
+    result = await sandbox.execute(["sh", "-c", f"{LEFT} sleep 0.5; {end}"], timeout_s=2)
+    assert result.outcome is (Outcome.COMPLETED if end == "exit 0" else Outcome.TIMED_OUT)
+    beats = await sandbox.read("beat")
+    assert beats
+    await asyncio.sleep(0.3)
+    assert await sandbox.read("beat") == beats
+
+
+async def test_commands_cannot_write_into_frozen_layers(overlay: Overlay) -> None:
+    sandbox = await overlay.start({"f": b"0"}, SMALL)
+    snapshot = await sandbox.snapshot()
+    await sandbox.execute(["sh", "-c", "echo 1 > f; chmod 000 .; chmod 755 .; rm f; ln -s /etc f"])
+    assert await (await overlay.restore(snapshot)).read("f") == b"0"
+
+
+async def test_a_snapshot_holds_links_and_special_files_without_following_them(sandbox: OverlaySandbox) -> None:
+    await sandbox.execute(["sh", "-c", "rm main.py; ln -s /etc/shadow main.py; mkfifo pipe; mkdir -m 000 closed"])
+    snapshot = await asyncio.wait_for(sandbox.snapshot(), 10)
+    (fork,) = await sandbox.fork(snapshot, 1)
+    assert isinstance(fork, OverlaySandbox)
+    assert (await output(fork, "readlink main.py; test -p pipe && echo fifo; ls -d closed")).split() == [
+        *("/etc/shadow", "fifo", "closed")
+    ]
+    with pytest.raises(PathRefused):
+        await fork.read("main.py")
+
+
+async def test_a_tree_nested_a_thousand_deep_is_an_outcome_and_is_removed(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    dig = "import os\nfor _ in range(3000):\n  os.mkdir('d'); os.chdir('d')"
+    assert (await sandbox.execute(["python3", "-c", dig])).outcome is Outcome.DISK_FULL
+    await sandbox.stop()
+    assert [path.name for path in overlay.store.process.iterdir()] == ["alive"]
+
+
+async def test_the_environment_is_the_sandboxs_own(sandbox: OverlaySandbox) -> None:
+    names = {line.split("=")[0] for line in (await output(sandbox, "env")).splitlines()}
+    assert names == {"PATH", "HOME", "USER", "LANG", "PWD"}
+
+
+async def test_masked_files_and_folders_cannot_be_read(overlay: Overlay) -> None:
+    found = await (await overlay.start({}, SMALL)).execute(
+        ["python3", "-c", "import fnmatch, json; print(fnmatch.__file__, json.__path__[0])"]
+    )
+    file, folder = found.stdout.decode().split()
+    sandbox = await overlay.start({}, replace(SMALL, masked=(file, folder, "/etc/hostname")))
+    assert (await sandbox.execute(["cat", file])).exit_code != 0
+    assert (await sandbox.execute(["ls", folder])).stdout == b""
+    assert (await sandbox.execute(["python3", "-c", "import textwrap"])).exit_code == 0
+
+
+async def test_a_mask_that_hides_nothing_is_an_error(overlay: Overlay) -> None:
+    with pytest.raises(PathRefused, match="no-such-file"):
+        await overlay.start({}, Limits(masked=("/usr/lib/no-such-file",)))
+
+
+async def test_work_of_one_sandbox_is_not_visible_to_another(overlay: Overlay) -> None:
+    one, other = await overlay.start({}, SMALL), await overlay.start({}, SMALL)
+    name = f"headrace-{secrets.token_hex(8)}"
+    await one.write(name, b"x")
+    with pytest.raises(FileMissing):
+        await other.read(name)
+    assert await output(other, f"find / -name {name} 2>/dev/null") == ""
