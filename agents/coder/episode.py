@@ -56,20 +56,27 @@ async def run_episode(
     temperature: float = 1.0,
     limits: Limits | None = None,
     harness: Harness | None = None,
+    first: Sequence[int] | None = None,
     after_turn: AfterTurn | None = None,
 ) -> Done:
     """Attempt ``task`` in ``sandbox``; end ``trajectory`` with the status and the verdict, and return them.
 
     ``sandbox`` starts with the task's broken files. With a ``harness`` the attempt goes on from its state, and
-    ``sandbox`` has that state's files (``resume.py``). No sampled tokens raise. Errors of the policy (the engine is
-    unavailable) and of the sandbox propagate, and the ``with`` block of the trajectory records it as failed.
+    ``sandbox`` has that state's files; ``first``: tokens of its next turn that were sampled before (``resume.py``).
+
+    No sampled tokens raise. Errors of the policy (the engine is unavailable) and of the sandbox propagate, and the
+    ``with`` block of the trajectory records it as failed.
     """
     harness = harness or Harness(task, limits)
     sampling = Sampling(temperature=temperature, max_tokens=harness.limits.sampled_tokens)
     policy.append(harness.observe())
     while True:
-        turn = await policy.sample(sampling, stop_token_ids=(words.END_ID,))
-        step = harness.act(turn.token_ids)
+        if first is None:
+            sampled = (await policy.sample(sampling, stop_token_ids=(words.END_ID,))).token_ids
+        else:
+            sampled, first = first, None
+            policy.append(sampled)
+        step = harness.act(sampled)
         if isinstance(step, TestRun):
             outputs, error = await run_in_sandbox(sandbox, step)
             step = harness.tested(outputs, error)

@@ -9,7 +9,7 @@ harness asks for a summary; the next context is the task, the model's summary, a
 were, and the to-do list. The summary is a turn like any other, trained with the reward of the whole attempt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -127,6 +127,12 @@ class Done:
 Step: TypeAlias = Observation | Done | TestRun
 
 
+def request_tests(task: Task, purpose: Purpose) -> TestRun:
+    """Return the request for the tests of ``task``: a check and the verdict have different inputs."""
+    inputs = task.check_inputs if purpose is Purpose.CHECK else task.verdict_inputs
+    return TestRun(purpose, task.calls(), inputs)
+
+
 class Harness:
     """One episode of one task. ``observe`` returns the context; ``act`` applies the model's tokens."""
 
@@ -176,9 +182,8 @@ class Harness:
         if isinstance(action, Malformed):
             return self._bounded(self._malformed(action))
         if action.tool in (words.RUN_TESTS, words.SUBMIT):
-            is_check = action.tool == words.RUN_TESTS
-            inputs = self.task.check_inputs if is_check else self.task.verdict_inputs
-            self._pending = TestRun(Purpose.CHECK if is_check else Purpose.VERDICT, self.task.calls(), inputs)
+            purpose = Purpose.CHECK if action.tool == words.RUN_TESTS else Purpose.VERDICT
+            self._pending = request_tests(self.task, purpose)
             return self._pending
         return self._bounded(self._call(action))
 
@@ -187,10 +192,15 @@ class Harness:
 
         Raises ``RuntimeError`` if none is pending.
         """
+        if self._pending is None:
+            raise RuntimeError("no test run is pending")
+        return self.concluded(passed(outputs, self.task.expected(self._pending.inputs)), error)
+
+    def concluded(self, right: Collection[str], error: str | None = None) -> Observation | Done:
+        """As ``tested``, with the functions whose results are right: what the log has of a run."""
         pending, self._pending = self._pending, None
         if pending is None:
             raise RuntimeError("no test run is pending")
-        right = passed(outputs, self.task.expected(pending.inputs))
         failed = [name for name in self.task.specifications if name not in right]
         result: dict[str, Any] = {"passed": len(right), "failed": failed}
         if error is not None:
@@ -198,7 +208,7 @@ class Harness:
         if pending.purpose is Purpose.VERDICT:
             noted = Observation(words.SUBMIT, {}, result, None, ())
             answer = {"passed": [name for name in self.task.specifications if name in right]}
-            return Done(EndStatus.COMPLETED, outcome(self.task, outputs), answer, noted)
+            return Done(EndStatus.COMPLETED, outcome(self.task, right), answer, noted)
         text = ("failed", *failed) if failed else ("passed",)
         return self._bounded(Observation(words.RUN_TESTS, {}, result, None, self._append(words.RESULT, text)))
 

@@ -7,7 +7,7 @@ function shall compute decides its split by a hash, so no held-out specification
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from headrace.agents.coder import vocabulary as words
-from headrace.agents.coder.grading import Outputs, passed
+from headrace.agents.coder.grading import passed
 from headrace.agents.coder.repository import Line, Repository, signature
 from headrace.agents.coder.specification import Specification, body, draw, mutant, value
 from headrace.agents.coder.trusted_run import run_trusted
@@ -168,12 +168,11 @@ def verify(task: Task) -> None:
             raise UnverifiedTask(f"{', '.join(sorted(lost))} fails without being broken")
 
 
-def outcome(task: Task, outputs: Outputs) -> float:
-    """Return the verdict on ``outputs`` at ``task.verdict_inputs``, in [0, 1].
+def outcome(task: Task, right: Collection[str]) -> float:
+    """Return the verdict if the results of the functions ``right`` are right at ``task.verdict_inputs``; in [0, 1].
 
     The share of repaired functions, minus the same share for each intact function that fails now; not below 0.
     """
-    right = passed(outputs, task.expected(task.verdict_inputs))
     regressions = sum(name not in right for name in task.intact)
     return max(0.0, (sum(name in right for name in task.targets) - regressions) / len(task.targets))
 

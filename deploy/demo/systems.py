@@ -10,7 +10,7 @@ from headrace.deploy.errors import StackError
 if TYPE_CHECKING:
     from headrace.deploy.demo.system import System
 
-NAMES = ("search",)
+NAMES = ("search", "coder")
 """Names of the systems; the first is the default."""
 
 
@@ -21,5 +21,9 @@ def system_named(name: str) -> "System":
             from headrace.deploy.demo.search_system import SEARCH
 
             return SEARCH
+        case "coder":
+            from headrace.deploy.demo.coder_system import CODER
+
+            return CODER
         case _:
             raise StackError(f"there is no system {name!r}: expected one of {', '.join(NAMES)}")

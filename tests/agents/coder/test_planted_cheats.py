@@ -11,6 +11,7 @@ import pytest
 
 from headrace.agents.coder import sandboxed_tests
 from headrace.agents.coder import vocabulary as words
+from headrace.agents.coder.grading import passed
 from headrace.agents.coder.harness import Done, Harness, Purpose, TestRun
 from headrace.agents.coder.sandboxed_tests import job, run_in_sandbox
 from headrace.agents.coder.tasks import Task, outcome
@@ -36,7 +37,7 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[Sandbox]:
 async def verdict(sandbox: Sandbox, task: Task = TASK) -> tuple[float, str | None]:
     run = TestRun(Purpose.VERDICT, task.calls(), task.verdict_inputs)
     outputs, error = await run_in_sandbox(sandbox, run)
-    return outcome(task, outputs), error
+    return outcome(task, passed(outputs, task.expected(task.verdict_inputs))), error
 
 
 async def everywhere(sandbox: Sandbox, code: str, files: dict[str, bytes]) -> None:

@@ -31,7 +31,8 @@ def asked(task: Task) -> set[tuple[str, ...]]:
 
 
 def verdict(task: Task, repository: object) -> float:
-    return outcome(task, run_trusted(repository, task.calls(), task.verdict_inputs))  # type: ignore[arg-type]
+    outputs = run_trusted(repository, task.calls(), task.verdict_inputs)  # type: ignore[arg-type]
+    return outcome(task, passed(outputs, task.expected(task.verdict_inputs)))
 
 
 def test_every_reference_and_every_broken_repository_is_valid_python() -> None:
