@@ -2,7 +2,7 @@
 
     edit billing.py charge : return x * 7 + 2 <end>  →  Action("edit", ("billing.py", "charge", "return", "x", …))
 
-Tokens that are not a call become ``Malformed``, with a reason: an observation for the model and a labelled fact in the
+A turn may begin with thinking, a comment before the call: ``# rate 7 size 2 edit billing.py charge : …``. Tokens that are not a call become ``Malformed``, with a reason: an observation for the model and a labelled fact in the
 log. No sample is dropped.
 """
 
@@ -57,13 +57,20 @@ class Malformed:
 
 def parse(sampled: Sequence[int]) -> Action | Malformed:
     """Parse ``sampled`` tokens. Never raises: a policy may sample any ids."""
-    text = words.decode_words(sampled)
+    text = _without_thinking(words.decode_words(sampled))
     tool = text[0] if text and text[0] in words.TOOLS else "unknown"
     reason = _fault(text)
     if reason is not None:
         return Malformed(tool, " ".join(text), reason)
     arguments = text[1:-1]
     return Action(tool, (*arguments[:2], *arguments[3:]) if tool == words.EDIT else tuple(arguments))
+
+
+def _without_thinking(text: list[str]) -> list[str]:
+    if text[:1] != [words.THINK]:
+        return text
+    call = next((place for place, word in enumerate(text) if word in words.TOOLS), None)
+    return text if call is None else text[call:]
 
 
 def _fault(text: Sequence[str]) -> str | None:

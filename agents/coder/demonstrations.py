@@ -24,11 +24,11 @@ class Mistakes:
     """Works without a to-do list; decided once per episode."""
     forget_done: float = 0.3
     """Does not mark a repaired function as done."""
-    guess_constants: float = 0.45
-    """Writes a guessed number instead of looking up a constant; decided when a constant is unknown."""
-    wrong_body: float = 0.4
+    guess_constants: float = 0.7
+    """Writes a guessed number instead of looking up a constant; decided before each turn while a constant is unknown."""
+    wrong_body: float = 0.15
     """Writes a function with a mistake."""
-    stop_early: float = 0.2
+    stop_early: float = 0.3
     """Submits with functions unrepaired, decided after each repair."""
     submit_untested: float = 0.6
     """Submits without running the tests."""
@@ -184,7 +184,8 @@ class Script:
         constants = {**{each: rng.randrange(2, 10) for each in spec.constants}, **self.known}
         wrong = rng.random() < errs.wrong_body
         code = mutant(spec, constants, rng) if wrong else body(spec, constants)
-        return (words.EDIT, task.paths[name], name, ":", *code)
+        thought = [word for each in spec.constants for word in (each, str(constants[each]))]
+        return (words.THINK, *thought, words.EDIT, task.paths[name], name, ":", *code)
 
     def _summary(self) -> Sequence[str]:
         """Return the looked-up constants and, without a to-do list, what is still open."""

@@ -29,6 +29,9 @@ PYTHON = ("def", "return", "(", ")", ":", ",", "=", "==", "+", "-", "*", "#", "m
 PYTHON_MORE = ("import", "exit", "raise", "open", "os", ".", "_exit", "if", "else", "<", ">")
 """Words with which a policy can also write code that cheats or fails."""
 
+THINK = "#"
+"""Begins a comment: in a file the specification of a function, in a turn the model's thinking before its call."""
+
 SPECIFICATION = ("times", "plus", "minus", "larger", "smaller", "of", "and")
 NOTICES = (
     *("repair", "passed", "failed", "nothing", "found", "invalid", "action", "refused", "edited"),
