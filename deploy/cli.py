@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "asyncapi",
     ),
     "Rewards": ("reward", "replay", "diff"),
-    "Models": ("train", "keys", "metrics", "base-model", "sft", "rft"),
+    "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
     "Provenance": ("rebuild", "lineage"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }

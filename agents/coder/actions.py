@@ -2,7 +2,9 @@
 
     edit billing.py charge : return x * 7 + 2 <end>  →  Action("edit", ("billing.py", "charge", "return", "x", …))
 
-A turn may begin with thinking, a comment before the call: ``# rate 7 size 2 edit billing.py charge : …``. Tokens that are not a call become ``Malformed``, with a reason: an observation for the model and a labelled fact in the
+A turn may begin with thinking, a comment before the call: ``# rate 7 size 2 edit billing.py charge : …``.
+
+Tokens that are not a call become ``Malformed``, with a reason: an observation for the model and a labelled fact in the
 log. No sample is dropped.
 """
 

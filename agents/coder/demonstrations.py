@@ -25,7 +25,7 @@ class Mistakes:
     forget_done: float = 0.3
     """Does not mark a repaired function as done."""
     guess_constants: float = 0.7
-    """Writes a guessed number instead of looking up a constant; decided before each turn while a constant is unknown."""
+    """Writes a guessed number instead of looking up a constant; decided at each turn while a constant is unknown."""
     wrong_body: float = 0.15
     """Writes a function with a mistake."""
     stop_early: float = 0.3
