@@ -72,17 +72,24 @@ def system_arguments(view: View) -> list[str]:
     return arguments
 
 
-def mask_arguments(masked: Sequence[str], view: View) -> list[str]:
-    """Return bubblewrap's arguments that hide ``limits.masked``. Paths that are not visible anyway need none. Raises
-    :class:`PathRefused` if a path is missing on the host, since then a typing error would reveal what was meant."""
-    arguments = []
+def masked_paths(masked: Sequence[str], view: View) -> list[str]:
+    """Return the real paths of ``limits.masked`` that commands could see otherwise. Raises :class:`PathRefused` if a
+    path is missing on the host, since then a typing error would reveal what was meant."""
     visible = ("/usr/", *(f"{folder}/" for folder in view.folders))
+    found = []
     for given in masked:
         path = os.path.realpath(given)
         if not os.path.exists(path):
             raise PathRefused(f"limits.masked contains {given!r}, which does not exist: correct or remove it")
-        if not f"{path}/".startswith(visible):
-            continue
+        if f"{path}/".startswith(visible):
+            found.append(path)
+    return found
+
+
+def mask_arguments(masked: Sequence[str], view: View) -> list[str]:
+    """Return bubblewrap's arguments that hide ``limits.masked``; raises as :func:`masked_paths` does."""
+    arguments = []
+    for path in masked_paths(masked, view):
         if os.path.isdir(path):
             arguments += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
         else:
