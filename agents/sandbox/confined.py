@@ -17,6 +17,9 @@ from headrace.agents.sandbox.protocol import Limits, PathRefused
 PROGRAMS = ("bwrap", "unshare", "setpriv", "prlimit", "mount")
 """Programs that it uses, of bubblewrap and util-linux."""
 
+BWRAP = "bwrap"
+"""Name or path of bubblewrap."""
+
 WORK = "/work"
 """The work folder, as commands see it."""
 
@@ -30,10 +33,10 @@ MOUNT_POINTS = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 """Folders of the host of which one serves as mount point, inside the private mount namespace only."""
 
 JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
-"""Joins the control groups and goes on with the rest of its arguments."""
+"""Joins the control groups and runs the rest of its arguments."""
 
 MOUNT = 'mount -t overlay -o "$1" overlay "$2" || exit 125; shift 2; exec "$@"'
-"""Mounts the overlay and goes on with the rest of its arguments."""
+"""Mounts the overlay and runs the rest of its arguments."""
 
 SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -140,7 +143,7 @@ def confined(
         drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all", "--"]
     mount = ["unshare", "--user", "--map-root-user", "--mount", "--propagation=private", "--"]
     mount += ["sh", "-c", MOUNT, "sh", options, point]
-    jail = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    jail = [BWRAP, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     jail += ["--cap-drop", "ALL", "--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox"]
     jail += ["--json-status-fd", str(status_fd), "--clearenv"]
     for name, value in environment.items():

@@ -166,7 +166,7 @@ class Sandbox(Protocol):
         ...
 
     async def snapshot(self, kind: SnapshotKind = SnapshotKind.FILES) -> Snapshot:
-        """Freeze the present state; the sandbox goes on from it. Raises :class:`SnapshotUnsupported`,
+        """Freeze the present state; the sandbox continues from it. Raises :class:`SnapshotUnsupported`,
         :class:`StoreFull`, and :class:`TooLarge` if it has written more than its limits allow."""
         ...
 

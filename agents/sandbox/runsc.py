@@ -1,7 +1,7 @@
 """The provider ``runsc``: gVisor, a kernel in user space. Snapshots have the memory of running processes and the files.
 
 A sandbox is a container whose writes stay in gVisor's memory (``--overlay``), so that a checkpoint contains them.
-A checkpoint ends the container; the sandbox goes on from the checkpoint like any fork. Needs root.
+A checkpoint ends the container; the sandbox continues from the checkpoint like any fork. Needs root.
 
     provider = await Runsc.create(Path("sandboxes"))
     sandbox = await provider.start({"server.py": SERVER})
@@ -225,7 +225,7 @@ class RunscSandbox:
     async def execute(
         self, command: Sequence[str], *, cwd: str = "", stdin: bytes = b"", timeout_s: float | None = None
     ) -> Executed:
-        """Run ``command``. Processes that it leaves in the background go on running, and are part of snapshots."""
+        """Run ``command``. Processes that it leaves in the background keep running, and are part of snapshots."""
         parts = parts_of(cwd, folder=True)
         async with self._lock:
             return await self._execute(command, parts, stdin, timeout_s, self.limits)
@@ -288,7 +288,7 @@ class RunscSandbox:
             raise PathRefused(f"{path!r} cannot be written: {result.stderr[-200:].decode(errors='replace')}")
 
     async def snapshot(self, kind: SnapshotKind = SnapshotKind.MEMORY) -> Snapshot:
-        """Checkpoint the container and go on from the checkpoint."""
+        """Checkpoint the container and continue from the checkpoint."""
         if kind is not SnapshotKind.MEMORY:
             raise SnapshotUnsupported(
                 "the provider 'runsc' takes snapshots of memory and files together (SnapshotKind.MEMORY); use "

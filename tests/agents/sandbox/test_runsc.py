@@ -1,4 +1,4 @@
-"""gVisor: running processes go on in every fork of a checkpoint, each with its own memory and files."""
+"""gVisor: running processes continue in every fork of a checkpoint, each with its own memory and files."""
 
 import os
 from collections.abc import AsyncIterator
