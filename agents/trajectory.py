@@ -25,9 +25,13 @@ from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
     EndStatus,
+    EnvironmentForked,
+    EnvironmentRestored,
+    EnvironmentSnapshotted,
     ModelCalled,
     Role,
     Sampling,
+    SnapshotKind,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
@@ -182,6 +186,55 @@ class Trajectory:
         """Record that the context was replaced by ``summary``."""
         fields = {"summary": summary, "tokens_before": tokens_before, "tokens_after": tokens_after, **extra}
         self._note(ContextSummarized, fields)
+
+    def snapshotted(
+        self,
+        snapshot_id: str,
+        *,
+        parent_id: str | None = None,
+        kind: SnapshotKind | str = SnapshotKind.FILES,
+        sha256: str | None = None,
+        ms: float = 0.0,
+        **extra: Any,
+    ) -> None:
+        """Record that the environment's state was frozen; fields as in
+        :class:`headrace.schemas.events.EnvironmentSnapshotted`."""
+        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "ms": ms, **extra}
+        self._note(EnvironmentSnapshotted, {"snapshot_id": snapshot_id, **fields})
+
+    def forked(
+        self,
+        snapshot_id: str,
+        forks: int,
+        *,
+        parent_id: str | None = None,
+        kind: SnapshotKind | str = SnapshotKind.FILES,
+        sha256: str | None = None,
+        ms: float = 0.0,
+        **extra: Any,
+    ) -> None:
+        """Record that ``forks`` further environments were started from a snapshot."""
+        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "forks": forks, "ms": ms, **extra}
+        self._note(EnvironmentForked, {"snapshot_id": snapshot_id, **fields})
+
+    def restored(
+        self,
+        snapshot_id: str,
+        *,
+        parent_id: str | None = None,
+        kind: SnapshotKind | str = SnapshotKind.FILES,
+        sha256: str | None = None,
+        ms: float = 0.0,
+        source_trajectory_id: str | None = None,
+        **extra: Any,
+    ) -> None:
+        """Record that this trajectory's environment was started from a snapshot, which ``source_trajectory_id`` took
+        if it is another trajectory."""
+        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "ms": ms, **extra}
+        self._note(
+            EnvironmentRestored,
+            {"snapshot_id": snapshot_id, "source_trajectory_id": source_trajectory_id, **fields},
+        )
 
     def subagent(
         self, name: str, *, task_id: str, stage: int = 0, role: Role | str = Role.FROZEN, **start: Any

@@ -77,6 +77,8 @@ Offset: TypeAlias = Annotated[int, Ge(0), Within(MAX_OFFSET)]
 """An offset in a partition."""
 Seconds: TypeAlias = Annotated[float, Ge(0), Within(MAX_SECONDS)]
 """A duration, in seconds."""
+Milliseconds: TypeAlias = Annotated[float, Ge(0), Within(1000 * MAX_SECONDS)]
+"""A duration, in milliseconds."""
 UnixMs: TypeAlias = Annotated[int, Ge(0), Within(MAX_TIME_MS - 1)]
 """A time, in Unix milliseconds."""
 

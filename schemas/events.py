@@ -19,6 +19,7 @@ from headrace.schemas.bounds import (
     MAX_STEPS,
     MAX_TOTAL,
     Count,
+    Milliseconds,
     Name,
     PositiveCount,
     Seconds,
@@ -70,6 +71,15 @@ class ToolErrorClass(StrEnum):
     PROVIDER = "provider"
     ABORTED = "aborted"
     TIMEOUT = "timeout"
+
+
+class SnapshotKind(StrEnum):
+    """What a snapshot of an environment contains."""
+
+    FILES = "files"
+    """The files of the work folder."""
+    MEMORY = "memory"
+    """The files and the memory of the running processes."""
 
 
 class VersionSpan(Part):
@@ -428,6 +438,67 @@ class SubagentFinished(AgentRecord):
     """Number of its model calls."""
 
 
+class EnvironmentSnapshotted(AgentRecord):
+    """The environment's state was frozen. It is the state after the last turn whose model call is before the event."""
+
+    TYPE: ClassVar[Literal["headrace.environment.snapshotted.v1"]] = "headrace.environment.snapshotted.v1"
+
+    snapshot_id: Name
+    """The snapshot. Equal work from the same parent may have the same snapshot."""
+    parent_id: Name | None = None
+    """The snapshot from which the environment started, or that it took before; ``None`` for the first one."""
+    kind: SnapshotKind = SnapshotKind.FILES
+    """What it contains."""
+    sha256: Name | None = None
+    """Digest of the content, in hexadecimal; ``None`` if the provider reports none."""
+    provider: Name = ""
+    """Provider of sandboxes that can restore it."""
+    ms: Milliseconds = 0.0
+    """Milliseconds that it took."""
+
+
+class EnvironmentForked(AgentRecord):
+    """Further environments were started from a snapshot, beside the one of this trajectory."""
+
+    TYPE: ClassVar[Literal["headrace.environment.forked.v1"]] = "headrace.environment.forked.v1"
+
+    snapshot_id: Name
+    """The snapshot from which they started."""
+    parent_id: Name | None = None
+    """The snapshot before it."""
+    kind: SnapshotKind = SnapshotKind.FILES
+    """What it contains."""
+    sha256: Name | None = None
+    """Digest of the content, in hexadecimal; ``None`` if the provider reports none."""
+    provider: Name = ""
+    """Provider of the sandboxes."""
+    forks: PositiveCount
+    """Number of environments started."""
+    ms: Milliseconds = 0.0
+    """Milliseconds that starting all of them took."""
+
+
+class EnvironmentRestored(AgentRecord):
+    """The trajectory's environment was started from a snapshot, which another trajectory may have taken."""
+
+    TYPE: ClassVar[Literal["headrace.environment.restored.v1"]] = "headrace.environment.restored.v1"
+
+    snapshot_id: Name
+    """The snapshot from which it started."""
+    parent_id: Name | None = None
+    """The snapshot before it."""
+    kind: SnapshotKind = SnapshotKind.FILES
+    """What it contains."""
+    sha256: Name | None = None
+    """Digest of the content, in hexadecimal; ``None`` if the provider reports none."""
+    provider: Name = ""
+    """Provider of the sandbox."""
+    source_trajectory_id: Name | None = None
+    """Trajectory in which the snapshot was taken, if it is another one."""
+    ms: Milliseconds = 0.0
+    """Milliseconds that it took."""
+
+
 class TrajectoryEnded(AgentRecord):
     """The attempt ended."""
 
@@ -501,6 +572,9 @@ Fact: TypeAlias = (
     | ContextPruned
     | SubagentStarted
     | SubagentFinished
+    | EnvironmentSnapshotted
+    | EnvironmentForked
+    | EnvironmentRestored
     | TrajectoryEnded
     | ClockTicked
 )

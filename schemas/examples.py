@@ -109,6 +109,20 @@ _FACTS: tuple[Record, ...] = (
     events.ContextSummarized(
         summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5, chain_index=1, summary_tokens=6
     ),
+    events.EnvironmentSnapshotted(
+        snapshot_id="9f86d081", parent_id="2c26b46b", sha256="9f86d081", provider="overlay", ms=4.7
+    ),
+    events.EnvironmentForked(
+        snapshot_id="9f86d081", parent_id="2c26b46b", sha256="9f86d081", provider="overlay", forks=4, ms=2.1
+    ),
+    events.EnvironmentRestored(
+        snapshot_id="9f86d081",
+        parent_id="2c26b46b",
+        sha256="9f86d081",
+        provider="overlay",
+        source_trajectory_id=HELPER,
+        ms=0.6,
+    ),
     events.TrajectoryEnded(answer={"chunk_ids": ["c17"], "text": "At the mill."}, outcome=1.0),
 )
 _SCORED_TRAJECTORY = Trajectory(

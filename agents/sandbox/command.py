@@ -142,8 +142,7 @@ async def run_command(
         if settle is not None:
             await settle()
         transport.close()
-    over = running.killed is None and await asyncio.to_thread(is_over_disk)
-    outcome = running.killed or at_end() or (Outcome.DISK_FULL if over else None)
+    outcome = running.killed or at_end()
     code = transport.get_returncode()
     if code is not None and code < 0:
         code = 128 - code

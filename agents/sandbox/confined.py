@@ -17,6 +17,9 @@ from headrace.agents.sandbox.protocol import Limits, PathRefused
 PROGRAMS = ("bwrap", "unshare", "setpriv", "prlimit", "mount")
 """Programs that it uses, of bubblewrap and util-linux."""
 
+BWRAP = "bwrap"
+"""Name or path of bubblewrap."""
+
 WORK = "/work"
 """The work folder, as commands see it."""
 
@@ -30,10 +33,10 @@ MOUNT_POINTS = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 """Folders of the host of which one serves as mount point, inside the private mount namespace only."""
 
 JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
-"""Joins the control groups and goes on with the rest of its arguments."""
+"""Joins the control groups and runs the rest of its arguments."""
 
 MOUNT = 'mount -t overlay -o "$1" overlay "$2" || exit 125; shift 2; exec "$@"'
-"""Mounts the overlay and goes on with the rest of its arguments."""
+"""Mounts the overlay and runs the rest of its arguments."""
 
 SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -72,17 +75,24 @@ def system_arguments(view: View) -> list[str]:
     return arguments
 
 
-def mask_arguments(masked: Sequence[str], view: View) -> list[str]:
-    """Return bubblewrap's arguments that hide ``limits.masked``. Paths that are not visible anyway need none. Raises
-    :class:`PathRefused` if a path is missing on the host, since then a typing error would reveal what was meant."""
-    arguments = []
+def masked_paths(masked: Sequence[str], view: View) -> list[str]:
+    """Return the real paths of ``limits.masked`` that commands could see otherwise. Raises :class:`PathRefused` if a
+    path is missing on the host, since then a typing error would reveal what was meant."""
     visible = ("/usr/", *(f"{folder}/" for folder in view.folders))
+    found = []
     for given in masked:
         path = os.path.realpath(given)
         if not os.path.exists(path):
             raise PathRefused(f"limits.masked contains {given!r}, which does not exist: correct or remove it")
-        if not f"{path}/".startswith(visible):
-            continue
+        if f"{path}/".startswith(visible):
+            found.append(path)
+    return found
+
+
+def mask_arguments(masked: Sequence[str], view: View) -> list[str]:
+    """Return bubblewrap's arguments that hide ``limits.masked``; raises as :func:`masked_paths` does."""
+    arguments = []
+    for path in masked_paths(masked, view):
         if os.path.isdir(path):
             arguments += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
         else:
@@ -133,7 +143,7 @@ def confined(
         drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all", "--"]
     mount = ["unshare", "--user", "--map-root-user", "--mount", "--propagation=private", "--"]
     mount += ["sh", "-c", MOUNT, "sh", options, point]
-    jail = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    jail = [BWRAP, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     jail += ["--cap-drop", "ALL", "--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox"]
     jail += ["--json-status-fd", str(status_fd), "--clearenv"]
     for name, value in environment.items():

@@ -82,11 +82,23 @@ def is_opaque(path: str) -> bool:
         return False
 
 
-def exceeds(folder: Path, limits: Limits) -> bool:
-    """Return whether ``folder`` has more than ``limits.disk_bytes`` on the disk or ``limits.disk_files`` entries, or a
-    folder that cannot be read and hence not counted. Sandboxed code may change it meanwhile; entries that vanish count
-    nothing."""
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a folder takes of the disk."""
+
+    bytes: int = 0
+    """Bytes allocated for its files."""
+    entries: int = 0
+    """Number of entries below it."""
+    is_partial: bool = False
+    """Whether a folder in it could not be read: it is closed for this process, or nested beyond the longest path."""
+
+
+def usage(folder: Path, most: Usage | None = None) -> Usage:
+    """Count what ``folder`` takes. ``most``: where to stop counting. Sandboxed code may change the folder meanwhile;
+    entries that vanish count nothing."""
     total = entries = 0
+    is_partial = False
     pending = [os.fspath(folder)]
     while pending:
         try:
@@ -101,10 +113,20 @@ def exceeds(folder: Path, limits: Limits) -> bool:
                         pending.append(entry.path)
                     else:
                         total += 512 * status.st_blocks
-                    if total > limits.disk_bytes or entries > limits.disk_files:
-                        return True
+                    if most is not None and (total > most.bytes or entries > most.entries):
+                        return Usage(total, entries, is_partial)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError:
-            return True
-    return False
+        except OSError:
+            is_partial = True
+    return Usage(total, entries, is_partial)
+
+
+def exceeds(folder: Path, limits: Limits, already: Usage = Usage()) -> bool:
+    """Return whether ``folder`` takes more than ``limits.disk_bytes`` or ``limits.disk_files``, or cannot be counted.
+
+    ``already``: what it took when it had exceeded them before; less than that is allowed, so that a command can remove
+    files."""
+    most = Usage(max(limits.disk_bytes, already.bytes), max(limits.disk_files, already.entries))
+    found = usage(folder, most)
+    return found.bytes > most.bytes or found.entries > most.entries or (found.is_partial and not already.is_partial)

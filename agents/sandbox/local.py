@@ -14,11 +14,12 @@ import stat
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from headrace.agents.sandbox.command import resource_limits, run_command
-from headrace.agents.sandbox.listing import exceeds, list_folder
+from headrace.agents.sandbox.listing import Usage, exceeds, list_folder, usage
 from headrace.agents.sandbox.paths import (
     initial_files,
     mode_of,
@@ -31,6 +32,7 @@ from headrace.agents.sandbox.protocol import (
     Executed,
     FileMissing,
     Limits,
+    Outcome,
     PathRefused,
     Sandbox,
     SandboxStopped,
@@ -106,6 +108,7 @@ class LocalSandbox:
         self._work = folder / "work"
         self._parent = parent
         self._lock = asyncio.Lock()
+        self._already = Usage()
         self._is_stopped = False
 
     def _check(self) -> None:
@@ -123,15 +126,20 @@ class LocalSandbox:
             folder = self._work.joinpath(*parts)
             if not folder.is_dir():
                 raise FileMissing(f"there is no folder {cwd!r} to run in")
-            return await run_command(
+            result = await run_command(
                 [*resource_limits(self.limits, has_groups=False), *command],
                 self.limits,
                 cwd=os.fspath(folder),
                 environment={"PATH": _path(), "HOME": os.fspath(self._work), "LANG": "C.UTF-8"},
                 stdin=stdin,
                 timeout_s=timeout_s,
-                is_over_disk=lambda: exceeds(self._work, self.limits),
+                is_over_disk=lambda: exceeds(self._work, self.limits, self._already),
             )
+            is_over = await asyncio.to_thread(exceeds, self._work, self.limits)
+            self._already = await asyncio.to_thread(usage, self._work) if is_over else Usage()
+            if is_over and result.outcome is Outcome.COMPLETED:
+                return replace(result, outcome=Outcome.DISK_FULL)
+            return result
 
     async def read(self, path: str) -> bytes:
         """Return the content of a regular file."""

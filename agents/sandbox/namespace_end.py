@@ -4,6 +4,7 @@ bubblewrap reports the pid of the sandbox's first process. The kernel lets that 
 its pid namespace, so a descriptor of it (a pidfd) becomes readable when nothing is left that could write a file.
 
     {"child-pid": 4711}
+    {"exit-code": 0}
 """
 
 import asyncio
@@ -25,8 +26,7 @@ class NamespaceEnd:
         os.set_blocking(self._read_fd, False)
         self._text = b""
         self._pidfd: int | None = None
-        self.has_begun = False
-        """Whether bubblewrap has started the command's namespaces, so that the command's exit code is its own."""
+        self._has_begun = False
         asyncio.get_running_loop().add_reader(self._read_fd, self._receive)
 
     def _receive(self) -> None:
@@ -36,10 +36,15 @@ class NamespaceEnd:
             if not chunk:
                 asyncio.get_running_loop().remove_reader(self._read_fd)
         line, newline, _ = self._text.partition(b"\n")
-        if newline and not self.has_begun:
-            self.has_begun = True
+        if newline and not self._has_begun:
+            self._has_begun = True
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 self._pidfd = os.pidfd_open(json.loads(line)["child-pid"])
+
+    @property
+    def has_exit_code(self) -> bool:
+        """Whether bubblewrap reported an exit code: not if it could not set up the sandbox, or was killed."""
+        return b'"exit-code"' in self._text
 
     async def wait(self) -> None:
         """Return when all processes of the sandbox are gone. Raises :class:`SandboxError` if that takes too long."""

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -23,13 +24,14 @@ from headrace.agents.sandbox.cgroups import ControlGroups, Group, GroupsUnavaila
 from headrace.agents.sandbox.command import resource_limits, run_command
 from headrace.agents.sandbox.confined import PROGRAMS, View, confined, default_view, mask_arguments, overlay_options
 from headrace.agents.sandbox.layers import folder_at, merge, read_merged, write_merged
-from headrace.agents.sandbox.listing import exceeds, list_folder
+from headrace.agents.sandbox.listing import Usage, exceeds, list_folder, usage
 from headrace.agents.sandbox.namespace_end import NamespaceEnd
 from headrace.agents.sandbox.paths import initial_files, parts_of
 from headrace.agents.sandbox.protocol import (
     Executed,
     FileMissing,
     Limits,
+    Outcome,
     ProviderUnavailable,
     Sandbox,
     SandboxError,
@@ -92,6 +94,8 @@ class Overlay:
         sandbox = await self.start({"probe.txt": b"probe"})
         try:
             result = await sandbox.execute(["sh", "-c", "cat probe.txt && rm probe.txt && python3 -c pass"])
+        except SandboxError as error:
+            raise ProviderUnavailable(str(error)) from error
         finally:
             await sandbox.stop()
         if result.exit_code != 0 or result.stdout != b"probe":
@@ -162,6 +166,7 @@ class OverlaySandbox:
         self._manifest = manifest
         self._lock = asyncio.Lock()
         self._group: Group | None = None
+        self._already = Usage()
         self._is_stopped = False
 
     def _check(self) -> None:
@@ -211,21 +216,28 @@ class OverlaySandbox:
                 environment={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
                 stdin=stdin,
                 timeout_s=timeout_s,
-                is_over_disk=self._is_over_disk,
+                is_over_disk=lambda: exceeds(self._upper, limits, self._already),
                 at_end=lambda: self._group.reached() if self._group is not None else None,
                 pass_fds=(end.write_fd,),
                 settle=end.wait,
             )
         finally:
             end.close()
-        if not end.has_begun and result.exit_code is not None:
+        if result.outcome is Outcome.COMPLETED and not end.has_exit_code:
             raise SandboxError(
                 f"the sandbox could not be set up: {result.stderr[-500:].decode(errors='replace').strip()}"
             )
-        return result
+        return replace(result, outcome=await asyncio.to_thread(self._count, result.outcome))
 
-    def _is_over_disk(self) -> bool:
-        return exceeds(self._upper, self.limits)
+    def _count(self, outcome: Outcome) -> Outcome:
+        """Remember what the upper layer takes if that is too much, and return the outcome that follows."""
+        if not exceeds(self._upper, self.limits):
+            self._already = Usage()
+            return outcome
+        if os.geteuid() != 0:
+            make_readable(self._upper)
+        self._already = usage(self._upper)
+        return Outcome.DISK_FULL if outcome is Outcome.COMPLETED else outcome
 
     async def read(self, path: str) -> bytes:
         """Return the content of a regular file."""
@@ -244,8 +256,8 @@ class OverlaySandbox:
             await asyncio.to_thread(write_merged, self.layers, parts, content, self._provider.user)
 
     async def snapshot(self, kind: SnapshotKind = SnapshotKind.FILES) -> Snapshot:
-        """Freeze the upper layer; the sandbox goes on with a new one above it. Without changes since the last snapshot
-        this is that snapshot."""
+        """Freeze the upper layer; the sandbox continues with a new one above it. Without changes since the last
+        snapshot this is that snapshot."""
         if kind is not SnapshotKind.FILES:
             raise SnapshotUnsupported("the provider 'overlay' takes snapshots of files only; use 'runsc' for memory")
         async with self._lock:

@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from headrace.schemas.events import SnapshotKind as SnapshotKind  # part of this interface
+
 
 class SandboxError(Exception):
     """A request that a sandbox cannot meet. The message says what to change."""
@@ -47,15 +49,6 @@ class SandboxStopped(SandboxError):
 
 class SnapshotUnsupported(SandboxError):
     """The provider cannot take a snapshot of this kind."""
-
-
-class SnapshotKind(StrEnum):
-    """What a snapshot contains."""
-
-    FILES = "files"
-    """The files of the work folder."""
-    MEMORY = "memory"
-    """The files and the memory of the running processes."""
 
 
 class Outcome(StrEnum):
@@ -173,7 +166,7 @@ class Sandbox(Protocol):
         ...
 
     async def snapshot(self, kind: SnapshotKind = SnapshotKind.FILES) -> Snapshot:
-        """Freeze the present state; the sandbox goes on from it. Raises :class:`SnapshotUnsupported`,
+        """Freeze the present state; the sandbox continues from it. Raises :class:`SnapshotUnsupported`,
         :class:`StoreFull`, and :class:`TooLarge` if it has written more than its limits allow."""
         ...
 

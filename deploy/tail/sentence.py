@@ -51,6 +51,13 @@ def _fact(fact: events.Fact, format_id: FormatId) -> str:
             return f"{fact.name} as {format_id(fact.sub_trajectory_id)} in stage {fact.stage}"
         case events.SubagentFinished():
             return f"{fact.name} {fact.status} in {_count(fact.steps, 'step')}"
+        case events.EnvironmentSnapshotted():
+            return f"{fact.kind} as {format_id(fact.snapshot_id)} in {fact.ms:.1f} ms"
+        case events.EnvironmentForked():
+            return f"{_count(fact.forks, 'fork')} of {format_id(fact.snapshot_id)} in {fact.ms:.1f} ms"
+        case events.EnvironmentRestored():
+            source = fact.source_trajectory_id and f"of {format_id(fact.source_trajectory_id)}"
+            return _joined(f"{format_id(fact.snapshot_id)} in {fact.ms:.1f} ms", source)
         case events.TrajectoryEnded():
             return _ended(fact)
         case events.ClockTicked():

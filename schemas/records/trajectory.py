@@ -104,6 +104,9 @@ class Turn(Part):
     """Ids of the pieces that the turn removed from the context."""
     summarized: bool = False
     """Whether the turn ended with a summary of the context."""
+    snapshot_id: Name | None = None
+    """The last snapshot of the environment that was taken after the turn's model call and before the next one;
+    ``None`` if none was."""
 
 
 class ToolStatistics(Part):

@@ -17,6 +17,9 @@ from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
     EndStatus,
+    EnvironmentForked,
+    EnvironmentRestored,
+    EnvironmentSnapshotted,
     Fact,
     ModelCalled,
     SubagentFinished,
@@ -63,6 +66,7 @@ class _TurnDraft(msgspec.Struct):
     uses: list[_Use] = []
     pruned_ids: list[str] = []
     summarized: bool = False
+    snapshot_id: str | None = None
 
     def finished(self) -> Turn:
         return _Turn(
@@ -72,6 +76,7 @@ class _TurnDraft(msgspec.Struct):
             tools=[use.finished() for use in self.uses],
             pruned_ids=self.pruned_ids,
             summarized=self.summarized,
+            snapshot_id=self.snapshot_id,
         )
 
 
@@ -104,6 +109,11 @@ class TurnFold:
                 self.subagents_assigned += 1
             case SubagentFinished.TYPE:
                 self._finished(fact)
+            case EnvironmentSnapshotted.TYPE:
+                if self._drafts:  # the state before the first turn is that of the task
+                    self._drafts[-1].snapshot_id = fact.snapshot_id
+            case EnvironmentForked.TYPE | EnvironmentRestored.TYPE:
+                pass  # changes no turn of this trajectory
             case TrajectoryStarted.TYPE | TrajectoryEnded.TYPE | ClockTicked.TYPE:
                 pass  # belongs to no turn
             case _:

@@ -8,14 +8,15 @@
 namespace headrace {
 
 enum Fact : int8_t {
-    kStarted, kCalled, kToolCalled, kToolReturned, kSummarized, kPruned, kSubagentStarted, kSubagentFinished, kEnded,
-    kTicked, kFacts  // the number of types, also used for an unknown type
+    kStarted, kCalled, kToolCalled, kToolReturned, kSummarized, kPruned, kSubagentStarted, kSubagentFinished,
+    kSnapshotted, kForked, kRestored, kEnded, kTicked, kFacts  // the number of types, also used for an unknown type
 };
 
 inline constexpr std::string_view kFactNames[kFacts] = {
     "headrace.trajectory.started.v1", "headrace.model.called.v1",       "headrace.tool.called.v1",
     "headrace.tool.returned.v1",      "headrace.context.summarized.v1", "headrace.context.pruned.v1",
-    "headrace.subagent.started.v1",   "headrace.subagent.finished.v1",  "headrace.trajectory.ended.v1",
+    "headrace.subagent.started.v1",   "headrace.subagent.finished.v1",  "headrace.environment.snapshotted.v1",
+    "headrace.environment.forked.v1", "headrace.environment.restored.v1", "headrace.trajectory.ended.v1",
     "headrace.clock.ticked.v1",
 };
 
@@ -36,6 +37,9 @@ inline constexpr std::string_view kFactFields[kFacts] = {
     "pruned_ids tokens_before tokens_after masked",
     "name sub_trajectory_id stage masked",
     "name sub_trajectory_id stage status steps masked",
+    "snapshot_id parent_id kind sha256 provider ms masked",
+    "snapshot_id parent_id kind sha256 provider forks ms masked",
+    "snapshot_id parent_id kind sha256 provider source_trajectory_id ms masked",
     "status answer outcome error masked "
     "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
     "unix_ms",

@@ -70,6 +70,9 @@ Outcome Assembly::fold(Fact fact, const Payload& payload) {
         case kPruned: turns_.pruned(payload); break;
         case kSubagentStarted: ++turns_.subagents_assigned; break;
         case kSubagentFinished: return turns_.finished(payload) ? Outcome::kDone : Outcome::kDoubt;
+        case kSnapshotted: turns_.snapshotted(payload); break;
+        case kForked:
+        case kRestored: break;
         case kEnded: ended_ = &payload; break;
         case kTicked:
         case kFacts: break;

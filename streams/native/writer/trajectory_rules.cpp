@@ -15,7 +15,7 @@ constexpr const char* kWritten[] = {
     "token_ids", "loss_mask", "logprobs", "version_spans", "sampling_spans",
     "version", "start", "end", "run",
     "temperature", "start", "end",
-    "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized",
+    "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized", "snapshot_id",
     "call_id", "tool", "arguments", "status", "error_class", "result", "latency_s",
     "calls", "errors", "seconds",
     "partition", "offset",
@@ -50,7 +50,7 @@ bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
     return found_start && found_end &&
            (!rules.shapes[kCalled] || rules.segments.fields.find(rules.shapes[kCalled])) &&
            rules.turns.find(rules.shapes[kCalled], rules.shapes[kToolCalled], rules.shapes[kToolReturned],
-                            rules.shapes[kPruned], rules.shapes[kSubagentFinished]);
+                            rules.shapes[kPruned], rules.shapes[kSubagentFinished], rules.shapes[kSnapshotted]);
 }
 
 // The order in which defects are listed, from all defect names in order.

@@ -23,7 +23,7 @@ bool append_float(double value, std::string& json) {
 }  // namespace
 
 bool TurnFields::find(const Shape& called, const Shape& used, const Shape& returned, const Shape& pruned,
-                      const Shape& finished) {
+                      const Shape& finished, const Shape& snapshotted) {
     const struct {
         int* index;
         const Shape& shape;
@@ -36,7 +36,7 @@ bool TurnFields::find(const Shape& called, const Shape& used, const Shape& retur
         {&error_class, returned, "error_class"},   {&result, returned, "result"},
         {&latency_s, returned, "latency_s"},       {&pruned_ids, pruned, "pruned_ids"},
         {&stage, finished, "stage"},               {&finished_status, finished, "status"},
-        {&steps, finished, "steps"},
+        {&steps, finished, "steps"},               {&snapshot_id, snapshotted, "snapshot_id"},
     };
     return std::all_of(std::begin(all), std::end(all),
                        [](const auto& field) {
@@ -81,6 +81,10 @@ void TurnFold::pruned(const Payload& fact) {
     const auto& ids = fact[fields_.pruned_ids].texts;
     auto& pruned_ids = turn().pruned_ids;
     pruned_ids.insert(pruned_ids.end(), ids.begin(), ids.end());
+}
+
+void TurnFold::snapshotted(const Payload& fact) {
+    if (!turns_.empty()) turns_.back().snapshotted = &fact;
 }
 
 bool TurnFold::finished(const Payload& fact) {
@@ -133,7 +137,9 @@ void TurnFold::write_turns(std::string& json) const {
             if (&id != turn.pruned_ids.data()) json += ',';
             json.append("\"").append(id).append("\"");
         }
-        json.append("],\"summarized\":").append(turn.summarized ? "true}" : "false}");
+        json.append("],\"summarized\":").append(turn.summarized ? "true" : "false");
+        json.append(",\"snapshot_id\":");
+        json.append(turn.snapshotted ? (*turn.snapshotted)[fields_.snapshot_id].json : "null").append("}");
     }
     json += ']';
 }

@@ -18,10 +18,11 @@ struct TurnFields {
     int returned_id, returned_tool, status, error_class, result, latency_s;  // of a ToolReturned
     int pruned_ids;                                            // of a ContextPruned
     int stage, finished_status, steps;                         // of a SubagentFinished
+    int snapshot_id;                                           // of an EnvironmentSnapshotted
 
     // False with Python's error set if a shape lacks one.
     bool find(const Shape& called, const Shape& used, const Shape& returned, const Shape& pruned,
-              const Shape& finished);
+              const Shape& finished, const Shape& snapshotted);
 };
 
 // Payloads must stay in place until everything is written.
@@ -37,6 +38,7 @@ public:
     void returned(const Payload& fact);
     void pruned(const Payload& fact);
     void summarized() { turn().summarized = true; }
+    void snapshotted(const Payload& fact);
     // False in doubt: more steps than can be summed.
     bool finished(const Payload& fact);
 
@@ -57,6 +59,7 @@ private:
         std::vector<size_t> uses;  // in uses_
         std::vector<std::string_view> pruned_ids;
         bool summarized = false;
+        const Payload* snapshotted = nullptr;
     };
     struct Statistics {
         std::string_view tool;  // JSON

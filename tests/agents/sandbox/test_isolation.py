@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.agents.sandbox.confined import View
 from headrace.agents.sandbox.overlay import Overlay, OverlaySandbox
-from headrace.agents.sandbox.protocol import FileMissing, Limits, Outcome, PathRefused
+from headrace.agents.sandbox.protocol import FileMissing, Limits, Outcome, PathRefused, SandboxError, TooLarge
 from tests.agents.sandbox.conftest import SMALL
 
 
@@ -151,12 +152,23 @@ async def test_a_snapshot_holds_links_and_special_files_without_following_them(s
         await fork.read("main.py")
 
 
-async def test_a_tree_nested_a_thousand_deep_is_an_outcome_and_is_removed(overlay: Overlay) -> None:
-    sandbox = await overlay.start({}, SMALL)
+@pytest.mark.parametrize("limits", [SMALL, Limits()], ids=["few files", "many files"])
+async def test_a_tree_nested_a_thousand_deep_is_an_outcome_and_is_removed(overlay: Overlay, limits: Limits) -> None:
+    sandbox = await overlay.start({}, limits)
     dig = "import os\nfor _ in range(3000):\n  os.mkdir('d'); os.chdir('d')"
     assert (await sandbox.execute(["python3", "-c", dig])).outcome is Outcome.DISK_FULL
+    with pytest.raises(TooLarge):
+        await sandbox.snapshot()
     await sandbox.stop()
     assert [path.name for path in overlay.store.process.iterdir()] == ["alive"]
+
+
+async def test_a_deep_tree_can_be_removed_by_a_command(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, Limits())
+    dig = "import os\nfor _ in range(3000):\n  os.mkdir('d'); os.chdir('d')"
+    await sandbox.execute(["python3", "-c", dig])
+    assert (await sandbox.execute(["sh", "-c", "sleep 0.5; rm -r d"])).outcome is Outcome.COMPLETED
+    await sandbox.snapshot()
 
 
 async def test_the_environment_is_the_sandboxs_own(sandbox: OverlaySandbox) -> None:
@@ -173,6 +185,18 @@ async def test_masked_files_and_folders_cannot_be_read(overlay: Overlay) -> None
     assert (await sandbox.execute(["cat", file])).exit_code != 0
     assert (await sandbox.execute(["ls", folder])).stdout == b""
     assert (await sandbox.execute(["python3", "-c", "import textwrap"])).exit_code == 0
+
+
+async def test_commands_inherit_no_open_files(sandbox: OverlaySandbox) -> None:
+    result = await sandbox.execute(["python3", "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))"])
+    assert result.stdout == b"['0', '1', '2', '3']\n"  # 3 is the folder that is being listed
+
+
+async def test_a_sandbox_that_cannot_be_set_up_is_an_error_and_no_result(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    overlay.view = View(folders=("/no-such-folder",))
+    with pytest.raises(SandboxError, match="no-such-folder"):
+        await sandbox.execute(["true"])
 
 
 async def test_a_mask_that_hides_nothing_is_an_error(overlay: Overlay) -> None:

@@ -86,7 +86,7 @@ async def test_what_is_written_to_the_disk_is_bounded(provider: Either) -> None:
     assert (await sandbox.execute(["python3", "-c", fills])).outcome is Outcome.DISK_FULL
     with pytest.raises(TooLarge):
         await sandbox.snapshot()
-    await sandbox.execute(["sh", "-c", "rm f*"])
+    assert (await sandbox.execute(["sh", "-c", "sleep 0.5; rm f*"])).outcome is Outcome.COMPLETED
     assert (await sandbox.snapshot()).kind is SnapshotKind.FILES
     many = await sandbox.execute(["sh", "-c", "for i in $(seq 300); do : > $i; done"])
     assert many.outcome is Outcome.DISK_FULL

@@ -11,6 +11,9 @@ from headrace.schemas.bounds import MAX_SECONDS
 from headrace.schemas.events import (
     ContextPruned,
     EndStatus,
+    EnvironmentForked,
+    EnvironmentRestored,
+    EnvironmentSnapshotted,
     ModelCalled,
     Role,
     Sampling,
@@ -300,6 +303,18 @@ class TestTurns:
             ([], False),
         ]
         assert len(result.segments) == 3
+
+    def test_a_turn_has_the_last_snapshot_taken_after_it(self) -> None:
+        result = assembled(
+            EnvironmentSnapshotted(snapshot_id="before"),
+            called([1], [2]),
+            EnvironmentSnapshotted(snapshot_id="one"),
+            EnvironmentSnapshotted(snapshot_id="two"),
+            called([1, 2], [3]),
+            EnvironmentForked(snapshot_id="two", forks=3),
+            EnvironmentRestored(snapshot_id="one"),
+        )
+        assert [turn.snapshot_id for turn in result.turns] == ["two", None]
 
     def test_two_prunes_of_a_turn_add_up(self) -> None:
         prune = {"tokens_before": 5, "tokens_after": 4}

@@ -23,6 +23,9 @@ import tests.streams.native.sanitized  # noqa: F401  # before anything imports t
 from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
+    EnvironmentForked,
+    EnvironmentRestored,
+    EnvironmentSnapshotted,
     Sampling,
     SubagentFinished,
     SubagentStarted,
@@ -93,6 +96,9 @@ def every_fact() -> list[StoredRecord]:
         SubagentStarted(name="one", sub_trajectory_id="s2", stage=1),
         SubagentFinished(name="one", sub_trajectory_id="s2", stage=1, steps=3),
         SubagentFinished(name="two", sub_trajectory_id="s3", stage=1, steps=12, status="failed"),
+        EnvironmentSnapshotted(snapshot_id="é", parent_id="p", sha256="9f86", provider="overlay", ms=1.5),
+        EnvironmentForked(snapshot_id="é", forks=3),
+        EnvironmentRestored(snapshot_id="é", source_trajectory_id="s9", kind="memory"),
         TrajectoryEnded(outcome=0.5, answer={"text": "done"}),
     ]
     records = [event("s1", place, fact, time_ms=T0 + 10 * place) for place, fact in enumerate(facts)]

@@ -17,6 +17,9 @@ from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
+    EnvironmentForked,
+    EnvironmentRestored,
+    EnvironmentSnapshotted,
     ModelCalled,
     SubagentFinished,
     SubagentStarted,
@@ -80,6 +83,10 @@ others: st.SearchStrategy[Record] = st.one_of(
     st.builds(SubagentStarted, name=words, sub_trajectory_id=words, stage=st.integers(0, 3)),
     st.builds(SubagentFinished, name=words, sub_trajectory_id=words, stage=st.integers(0, 2),
               steps=st.sampled_from([0, 1, 2, 5, MAX_STEPS]), status=st.sampled_from(["completed", "failed"])),
+    st.builds(EnvironmentSnapshotted, snapshot_id=ids, parent_id=st.none() | ids, sha256=st.none() | words,
+              kind=st.sampled_from(["files", "memory"]), provider=words, ms=st.floats(0, 1e6)),
+    st.builds(EnvironmentForked, snapshot_id=ids, forks=st.integers(1, 9)),
+    st.builds(EnvironmentRestored, snapshot_id=ids, source_trajectory_id=st.none() | words),
     st.builds(TrajectoryEnded, status=st.sampled_from(["completed", "aborted"]), answer=anything,
               outcome=st.none() | st.floats(-2, 2)),
 )  # fmt: skip

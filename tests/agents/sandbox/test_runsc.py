@@ -1,0 +1,106 @@
+"""gVisor: running processes continue in every fork of a checkpoint, each with its own memory and files."""
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.agents.sandbox.protocol import (
+    FileMissing,
+    Outcome,
+    PathRefused,
+    ProviderUnavailable,
+    Sandbox,
+    SandboxStopped,
+    SnapshotKind,
+    SnapshotUnsupported,
+)
+from headrace.agents.sandbox.runsc import Runsc
+from tests.agents.sandbox.conftest import SMALL
+
+COUNTS = "(n=0; while true; do n=$((n+1)); echo $n > c; mv c count; sleep 0.05; done) >/dev/null 2>&1 &"
+
+
+@pytest.fixture
+async def runsc(folder: Path) -> AsyncIterator[Runsc]:
+    try:
+        provider = await Runsc.create(folder / "store")
+    except ProviderUnavailable as error:
+        if "CI" in os.environ:
+            raise
+        pytest.skip(str(error))
+    yield provider
+    await provider.close()
+
+
+async def counted(sandbox: Sandbox, least: int) -> int:
+    """Return the number in the file ``count`` once it is at least ``least``."""
+    wait = f'while ! [ "$(cat count 2>/dev/null || echo 0)" -ge {least} ]; do sleep 0.02; done; cat count'
+    return int((await sandbox.execute(["sh", "-c", wait])).stdout)
+
+
+async def test_memory_and_files_go_on_in_each_fork(runsc: Runsc) -> None:
+    sandbox = await runsc.start({"f": b"0"}, SMALL)
+    await sandbox.write("f", b"1")
+    await sandbox.execute(["sh", "-c", COUNTS])
+    before = await counted(sandbox, 5)
+    snapshot = await sandbox.snapshot(SnapshotKind.MEMORY)
+    (fork,) = await sandbox.fork(snapshot, 1)
+    resumed = await counted(fork, 1)
+    assert resumed >= before
+    assert await counted(fork, resumed + 1) > resumed
+    assert await counted(sandbox, before) >= before
+    await fork.write("f", b"2")
+    assert [await each.read("f") for each in (sandbox, fork)] == [b"1", b"2"]
+    other = await sandbox.snapshot(SnapshotKind.MEMORY)
+    assert (snapshot.parent, other.parent) == (None, snapshot.id)
+
+
+async def test_commands_files_and_limits_work_as_in_other_providers(runsc: Runsc) -> None:
+    sandbox = await runsc.start({"src/main.py": b"import sys; print(sys.argv[1], sys.stdin.read())"}, SMALL)
+    result = await sandbox.execute(["python3", "main.py", "a b"], cwd="src", stdin=b"typed")
+    assert (result.exit_code, result.stdout, result.outcome) == (0, b"a b typed\n", Outcome.COMPLETED)
+    assert (await sandbox.execute(["sh", "-c", "exit 3"])).exit_code == 3
+    assert (await sandbox.execute(["sleep", "60"], timeout_s=1)).outcome is Outcome.TIMED_OUT
+    await sandbox.write("a/b", b"x")
+    assert await sandbox.read("a/b") == b"x"
+    await sandbox.execute(["sh", "-c", "mkfifo pipe; ln -s /usr/bin/env link"])
+    for path in ("pipe", "link", "a"):
+        with pytest.raises(PathRefused):
+            await sandbox.read(path)
+    with pytest.raises(FileMissing):
+        await sandbox.read("missing")
+    with pytest.raises(SnapshotUnsupported, match="overlay"):
+        await sandbox.snapshot(SnapshotKind.FILES)
+
+
+async def test_the_host_is_out_of_sight(runsc: Runsc) -> None:
+    sandbox = await runsc.start({}, SMALL)
+    for path in ("/etc/shadow", "/etc/passwd", "/root", "/home", __file__):
+        assert (await sandbox.execute(["test", "-e", path])).exit_code == 1
+    assert (await sandbox.execute(["id", "-u"])).stdout == b"65534\n"
+    assert (await sandbox.execute(["touch", "/usr/x"])).exit_code != 0
+    connect = "import socket; socket.create_connection(('192.0.2.1', 53), 2)"
+    assert b"OSError" in (await sandbox.execute(["python3", "-c", connect])).stderr
+
+
+async def test_a_hog_of_memory_ends_its_sandbox_only(runsc: Runsc) -> None:
+    if runsc.groups is None:
+        pytest.skip("no control groups can be created here: run as root")
+    sandbox, other = await runsc.start({}, SMALL), await runsc.start({}, SMALL)
+    result = await sandbox.execute(["python3", "-c", "x = bytearray(900 << 20)"])
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    with pytest.raises(SandboxStopped, match="limit"):
+        await sandbox.execute(["true"])
+    assert (await other.execute(["echo", "on"])).stdout == b"on\n"
+
+
+async def test_masked_files_cannot_be_read(runsc: Runsc) -> None:
+    sandbox = await runsc.start({}, SMALL)
+    found = await sandbox.execute(["python3", "-c", "import fnmatch, json; print(fnmatch.__file__, json.__path__[0])"])
+    file, folder = found.stdout.decode().split()
+    masked = await runsc.start({}, replace(SMALL, masked=(file, folder)))
+    assert (await masked.execute(["cat", file])).stdout == b""
+    assert (await masked.execute(["ls", folder])).stdout == b""
