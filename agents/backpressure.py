@@ -23,7 +23,7 @@ that become stale. ``budget`` is compacted: its newest record stays, and older o
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -31,14 +31,14 @@ from typing import Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from headrace.agents.open_groups import OpenGroups, concluded_by
+from headrace.agents.open_groups import OpenGroups, ZeroVariance, concluded_by, is_without_gradient
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.consumer import ReplacedLog
 from headrace.schemas.kafka.expired import ExpiredRange, report_expired
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.model import Record
 from headrace.schemas.records.step import Budget
-from headrace.schemas.topics import BUDGET, REJECTED, STEPS
+from headrace.schemas.topics import BUDGET, REJECTED, STEPS, Topic
 from headrace.schemas.wire import UnreadableRecord, decode
 
 LOG = logging.getLogger(__name__)
@@ -52,15 +52,28 @@ class Backpressure:
     an ``async with``."""
 
     def __init__(
-        self, bootstrap: str, *, run: str, limit: int, share: float = 1.0, report_after_s: float = 60.0
+        self,
+        bootstrap: str,
+        *,
+        run: str,
+        limit: int,
+        share: float = 1.0,
+        report_after_s: float = 60.0,
+        zero_variance: ZeroVariance = ZeroVariance.REFILL,
+        feedback: Callable[[Record], None] | None = None,
+        feedback_from: Collection[Topic] = (),
     ) -> None:
         """``run``: training run. ``limit``: largest number of open groups, whatever the budget. ``share``: this
         sampler's share of the run's budget. ``report_after_s``: interval of the log lines while no group may begin, in
-        seconds."""
+        seconds. ``zero_variance``: what becomes of the place of a group without a gradient. ``feedback``: is called
+        with every record of ``rejected``, and of the topics ``feedback_from`` that are followed besides, from the end
+        on; it must not raise, and nothing waits for these records."""
         self._bootstrap = bootstrap
         self._run = run
         self._report_after_s = report_after_s
-        self._groups = OpenGroups(limit, share)
+        self._groups = OpenGroups(limit, share, zero_variance)
+        self._feedback = feedback
+        self._feedback_from = tuple(feedback_from)
         self._changed = asyncio.Condition()
         self._follower: asyncio.Task[None] | None = None
         self._has_lost = False
@@ -69,6 +82,11 @@ class Backpressure:
     def open_groups(self) -> int:
         """Number of open groups."""
         return len(self._groups)
+
+    @property
+    def dropped(self) -> int:
+        """Number of places of groups without a gradient that stay empty until the next version."""
+        return self._groups.dropped
 
     @property
     def allowed(self) -> int:
@@ -165,7 +183,8 @@ class Backpressure:
     async def _seek(self, consumer: AIOKafkaConsumer) -> None:
         """Seek to the end of ``steps`` and ``rejected``, and read ``budget`` up to its end."""
         budget, *concluding = READS
-        conclusions = [place for topic in concluding for place in await partitions_of(consumer, topic)]
+        followed = (*concluding, *self._feedback_from)
+        conclusions = [place for topic in followed for place in await partitions_of(consumer, topic)]
         budgets = await partitions_of(consumer, budget)
         consumer.assign([*conclusions, *budgets])
         ends = await consumer.end_offsets([*conclusions, *budgets])
@@ -197,8 +216,11 @@ class Backpressure:
                 if isinstance(payload, Budget):
                     changed |= payload.run == self._run and self._groups.grant(payload)
                 elif payload is not None:
+                    without_gradient = is_without_gradient(payload)
                     for trajectory_id in concluded_by(payload):
-                        changed |= self._groups.conclude(trajectory_id)
+                        changed |= self._groups.conclude(trajectory_id, without_gradient=without_gradient)
+                    if self._feedback is not None:
+                        self._feedback(payload)
         if changed:
             async with self._changed:
                 self._changed.notify_all()

@@ -46,7 +46,7 @@ from headrace.agents.sender import CLOSE_S, Sender
 from headrace.agents.sender_config import SPOOL_BYTES, SenderConfig
 from headrace.agents.spool_folder import default_folder
 from headrace.agents.streamed import Call
-from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory, snapshot, text_of
+from headrace.agents.trajectory import CURRENT, ContinuedTrajectory, Trajectory, open_trajectory, snapshot, text_of
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
 from headrace.schemas.topics import FEEDBACK
 
@@ -227,6 +227,12 @@ class Headrace:
             and is_usual
         )
         return open_trajectory(self._sender, fields, trajectory_id, consent=allowed, is_checked=is_checked)
+
+    def continued(self, trajectory_id: str, known: int, *, replays: bool) -> Trajectory:
+        """Continue a trajectory that an ended process began, of which the log has the first ``known`` events, its start
+        included. ``replays``: whether the work is repeated from its start, so that these events occur again; they are
+        not sent again. The recording terms of its start apply."""
+        return ContinuedTrajectory(self._sender, trajectory_id, known, replays=replays)
 
     def current(self) -> Trajectory:
         """The trajectory of the innermost ``with`` around the running code, in its task or thread.

@@ -303,6 +303,26 @@ class UnrecordedTrajectory(Trajectory):
         """Send nothing."""
 
 
+class ContinuedTrajectory(Trajectory):
+    """A trajectory that another process began, continued after the events that are in the log."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, sender: Sender, trajectory_id: str, known: int, *, replays: bool) -> None:
+        """``known``: number of its leading events that are in the log. ``replays``: whether these events occur again
+        here, and are not sent again; otherwise the next event is the one after them."""
+        super().__init__(sender, trajectory_id)
+        self._known = known
+        self._numbers = itertools.count(1 if replays else known)  # its start is never repeated
+
+    def _note(self, model: type[Record], fields: dict[str, Any], place: int | None = None) -> None:
+        number = self.place() if place is None else place
+        if number is None:
+            super()._note(model, fields)  # counts it as dropped
+        elif number >= self._known:
+            super()._note(model, fields, number)
+
+
 class ToolCall:
     """A tool call. A ``with`` block records the call and its return; an exception is recorded and propagates."""
 

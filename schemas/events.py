@@ -53,6 +53,8 @@ class EndStatus(StrEnum):
     TURNS_EXHAUSTED = "turns_exhausted"
     ABORTED = "aborted"
     FAILED = "failed"
+    RESTARTED = "restarted"
+    """The process that made the attempt ended, and its successor could not continue it; another attempt replaces it."""
 
 
 class ToolStatus(StrEnum):

@@ -49,6 +49,7 @@ TOPOLOGY: Topology = (
         writes=(TRAJECTORIES,),
         about="The events of a trajectory become one record: tokens, turns, tools, and labels for defects.",
         restore=restore_assemble,
+        ticks=(EVENTS,),
     ),
     Processor(
         "score",

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from headrace.schemas.kafka.topic_clock import set_configs
+from headrace.schemas.kafka.topic_settings import set_configs
 from headrace.schemas.topics import Topic
 
 

@@ -29,6 +29,7 @@ from tests.beside import installed
 from tests.trainer.provenance.published_run import publish_run, train
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("schemas", "agents", "streams", "trainer", "deploy")
 PAGES = sorted(
     path
     for pattern in ("*.md", *(f"{folder}/**/*.md" for folder in ("agents", "streams", "trainer", "deploy", "tests")))
@@ -131,6 +132,19 @@ def test_every_page_is_reached_from_the_readme_in_one_click() -> None:
     readme = (ROOT / "README.md").read_text()
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", readme)}
     assert set(PAGES) - linked == {ROOT / "README.md"}
+
+
+def test_contributing_names_every_module_or_its_package() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Packages and modules")[2]
+    named = set(re.findall(r"`([\w/.]+)`", page))
+    modules = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    assert len(modules) > 500
+    unnamed = [
+        str(path)
+        for path in modules
+        if str(path) not in named and not any(f"{parent}/" in named for parent in path.parents if len(parent.parts) > 1)
+    ]
+    assert [path for path in unnamed if "/examples/" not in path] == []
 
 
 def test_every_file_that_a_page_names_exists() -> None:

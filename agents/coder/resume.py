@@ -1,7 +1,7 @@
 """Goes on with an attempt whose process died, from its last recorded turn; no recorded token is sampled again.
 
     turns = recorded_turns(facts)                                   # of the trajectory, in order
-    await resume_episode(conversation, task, trajectory, provider, turns, snapshot=snapshot)
+    await resume_episode(conversation, task, trajectory, provider, turns)
 
 The harness is a function of the turns, so it is rebuilt from the log. The files come from the snapshot after the last
 complete turn, or from the rebuilt harness if there is none. A turn that was sampled but has no recorded result is
@@ -16,9 +16,9 @@ from headrace.agents.coder.grading import passed
 from headrace.agents.coder.harness import Done, Harness, Limits, Observation, Purpose, TestRun, request_tests
 from headrace.agents.coder.sandboxed_tests import run_in_sandbox
 from headrace.agents.coder.tasks import Task, outcome
-from headrace.agents.sandbox.protocol import Provider, Snapshot
+from headrace.agents.sandbox.protocol import Provider, Snapshot, SnapshotKind
 from headrace.agents.trajectory import Trajectory
-from headrace.schemas.events import ContextSummarized, ModelCalled, ToolReturned
+from headrace.schemas.events import ContextSummarized, EnvironmentSnapshotted, ModelCalled, ToolReturned
 from headrace.schemas.model import Record
 
 
@@ -38,6 +38,8 @@ class RecordedTurn:
     """Whether its result is recorded."""
     failed: tuple[str, ...] | None = None
     """Functions whose tests failed, if the turn ran tests."""
+    snapshot: Snapshot | None = None
+    """The files after the turn, if a snapshot was taken."""
 
 
 def recorded_turns(facts: Iterable[Record]) -> list[RecordedTurn]:
@@ -58,6 +60,10 @@ def recorded_turns(facts: Iterable[Record]) -> list[RecordedTurn]:
                 turns[-1] = replace(turns[-1], is_complete=True, failed=named)
             case ContextSummarized() if turns:
                 turns[-1] = replace(turns[-1], is_complete=True)
+            case EnvironmentSnapshotted() if turns:
+                kind = SnapshotKind(fact.kind)
+                taken = Snapshot(fact.snapshot_id, kind, fact.sha256, fact.parent_id, fact.ms)
+                turns[-1] = replace(turns[-1], snapshot=taken)
             case _:
                 pass
     return turns
@@ -92,21 +98,20 @@ async def resume_episode(
     provider: Provider,
     turns: Sequence[RecordedTurn],
     *,
-    snapshot: Snapshot | None = None,
     temperature: float = 1.0,
     limits: Limits | None = None,
     after_turn: AfterTurn | None = None,
 ) -> Done:
     """Go on after ``turns`` to the end; see :func:`headrace.agents.coder.episode.run_episode`.
 
-    ``snapshot``: of the files after the last complete turn. Raises ``CannotResume`` as :func:`replayed` does, also for
-    an incomplete turn before the last.
+    Raises ``CannotResume`` as :func:`replayed` does, also for an incomplete turn before the last.
     """
     unfinished = turns[-1] if turns and not turns[-1].is_complete else None
     complete = turns[:-1] if unfinished else turns
     if not all(turn.is_complete for turn in complete):
         raise CannotResume("a turn before the last has no recorded result")
     harness = replayed(task, complete, limits)
+    snapshot = complete[-1].snapshot if complete else None
     if snapshot is not None:
         sandbox = await provider.restore(snapshot)
     else:

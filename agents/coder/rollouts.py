@@ -12,7 +12,9 @@ from headrace.agents.coder.tasks import SIZE_WEIGHTS, Split, Task, make_task, ta
 from headrace.agents.conversation import Conversation
 from headrace.agents.rollouts.attempts import Agent
 from headrace.agents.sandbox.protocol import Provider
+from headrace.agents.sandbox.recorded import start_recorded
 from headrace.agents.trajectory import Trajectory
+from headrace.schemas.model import Record
 
 AGENT = "coder"
 """Name of the agent in every ``trajectory.started``; it selects the reward."""
@@ -41,14 +43,36 @@ class CoderTasks:
 CODER_TASKS = CoderTasks()
 
 
-def coder_agent(provider: Provider, limits: Limits | None = None) -> Agent[Task]:
-    """Return the agent, with a sandbox of ``provider`` for each attempt and the rules of its episodes."""
+def coder_agent(provider: Provider, limits: Limits | None = None, *, snapshots: bool = False) -> Agent[Task]:
+    """Return the agent, with a sandbox of ``provider`` for each attempt and the rules of its episodes.
+
+    ``snapshots``: take one after every turn, as ``environment.snapshotted``; they stay in the provider's store, for
+    continuing or forking an attempt from any turn (``resume.py``), until they are removed there.
+    """
 
     async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
-        sandbox = await provider.start(task.broken.texts())
+        sandbox = await start_recorded(provider, trajectory, task.broken.texts())
+
+        async def snapshot(_: int) -> None:
+            await sandbox.snapshot()
+
         try:
-            await run_episode(conversation, task, trajectory, sandbox, temperature=temperature, limits=limits)
+            await run_episode(
+                conversation,
+                task,
+                trajectory,
+                sandbox,
+                temperature=temperature,
+                limits=limits,
+                after_turn=snapshot if snapshots else None,
+            )
         finally:
             await sandbox.stop()
 
-    return Agent(AGENT, HARNESS_VERSION, episode)
+    async def resume(
+        conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, _: Sequence[Record]
+    ) -> None:
+        # Answers and events repeat until the log's end; edits and tests are carried out again, with equal results.
+        await episode(conversation, task, trajectory, temperature)
+
+    return Agent(AGENT, HARNESS_VERSION, episode, resume)

@@ -8,17 +8,21 @@ tokens; a program behind the gateway makes them elsewhere (``agents/search/progr
 """
 
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from headrace.agents.conversation import Conversation
 from headrace.agents.policy import PolicyClient
+from headrace.agents.rollouts.journal import Recorded
+from headrace.agents.rollouts.replayed import ReplayedPolicy
 from headrace.agents.rollouts.tasks import Task
 from headrace.agents.sdk import Headrace
 from headrace.agents.trajectory import Trajectory
+from headrace.schemas.events import EndStatus, ModelCalled
 from headrace.schemas.ids import uuid7
+from headrace.schemas.model import Record
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +51,20 @@ class Attempts(Protocol[TaskT_contra]):
         ...
 
 
+@runtime_checkable
+class Restarts(Protocol[TaskT_contra]):
+    """:class:`Attempts` that can continue, or end, what an ended process of the same sampler left half done. With
+    others, the gateway that records an attempt also ends it."""
+
+    def resume(self, task: TaskT_contra, left: Recorded, *, temperature: float) -> Attempt | None:
+        """Return an attempt that continues from the last event in the log; ``None`` if that is not possible."""
+        ...
+
+    def abandon(self, left: Recorded) -> None:
+        """End an attempt that nobody will continue, as ``restarted``."""
+        ...
+
+
 class Episode(Protocol[TaskT_contra]):
     """Attempts a task with a conversation, and records what happens and the end in the trajectory."""
 
@@ -54,6 +72,27 @@ class Episode(Protocol[TaskT_contra]):
         self, conversation: Conversation, task: TaskT_contra, trajectory: Trajectory, temperature: float, /
     ) -> Awaitable[object]:
         """Run the episode. Errors of the policy propagate."""
+        ...
+
+
+class Resume(Protocol[TaskT_contra]):
+    """Continues an episode: as :class:`Episode`, with the recorded events of the attempt, its start included.
+
+    Conversation and trajectory repeat: answers and events that the log has come from there, and are not sent again. So
+    a system runs its episode from the start, after it has restored what its tools changed. Trajectories of sub-agents
+    do not repeat: an episode that would start them again must not be resumed.
+    """
+
+    def __call__(
+        self,
+        conversation: Conversation,
+        task: TaskT_contra,
+        trajectory: Trajectory,
+        temperature: float,
+        events: Sequence[Record],
+        /,
+    ) -> Awaitable[object]:
+        """Run the episode to its end."""
         ...
 
 
@@ -67,6 +106,8 @@ class Agent(Generic[TaskT]):
     """Part of every ``trajectory.started``; changes whenever the model's observations or permissions change."""
     episode: Episode[TaskT]
     """Its loop, limits included."""
+    resume: Resume[TaskT] | None = None
+    """Continues its loop after a restart of the sampler; ``None`` if it cannot: then the attempt is replaced."""
 
 
 class PolicyAttempts(Generic[TaskT]):
@@ -91,7 +132,30 @@ class PolicyAttempts(Generic[TaskT]):
             run=self._run,
             **start,
         )
-        return _PolicyAttempt(self._client, self._agent.episode, task, trajectory, temperature)
+
+        async def run() -> None:
+            await self._agent.episode(Conversation(self._client, trajectory), task, trajectory, temperature)
+
+        return _PolicyAttempt(trajectory, run)
+
+    def resume(self, task: TaskT, left: Recorded, *, temperature: float) -> Attempt | None:
+        """See :class:`Restarts`. An attempt with missing events, or with another harness, is not continued."""
+        resume, events = self._agent.resume, [left.events[number] for number in sorted(left.events)]
+        same = (left.started.agent, left.started.harness_version) == (self._agent.name, self._agent.harness_version)
+        if resume is None or not left.is_whole or not same:
+            return None
+        trajectory = self._sdk.continued(left.trajectory_id, left.known, replays=True)
+        policy = ReplayedPolicy(self._client, [event for event in events if isinstance(event, ModelCalled)])
+
+        async def run() -> None:
+            await resume(Conversation(policy, trajectory), task, trajectory, temperature, events)
+
+        return _PolicyAttempt(trajectory, run)
+
+    def abandon(self, left: Recorded) -> None:
+        """See :class:`Restarts`."""
+        why = "the sampler's process ended during the attempt, which its successor did not continue"
+        self._sdk.continued(left.trajectory_id, left.known, replays=False).end(EndStatus.RESTARTED, error=why)
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,12 +169,9 @@ class PolicyAttempts(Generic[TaskT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _PolicyAttempt(Generic[TaskT]):
-    client: PolicyClient
-    episode: Episode[TaskT]
-    task: TaskT
+class _PolicyAttempt:
     trajectory: Trajectory
-    temperature: float
+    episode: Callable[[], Awaitable[None]]
 
     @property
     def trajectory_id(self) -> str:
@@ -118,4 +179,4 @@ class _PolicyAttempt(Generic[TaskT]):
 
     async def run(self) -> None:
         async with self.trajectory:
-            await self.episode(Conversation(self.client, self.trajectory), self.task, self.trajectory, self.temperature)
+            await self.episode()

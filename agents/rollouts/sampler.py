@@ -2,88 +2,72 @@
 
 A group is eight attempts at one training task. New groups begin only within the trainer's budget (``backpressure``), so
 that samples are still fresh when they are trained. What is attempted is a :class:`TaskSource`, who makes the attempts
-an :class:`Attempts`: the sampler is the same for every system.
+an :class:`Attempts`: the sampler is the same for every system. Which groups exist is read from the log (``journal``),
+so a sampler that was killed continues where it was.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 from headrace.agents.backpressure import Backpressure
 from headrace.agents.policy import PolicyError
-from headrace.agents.rollouts.attempts import Attempt, Attempts, TaskT
-from headrace.agents.rollouts.tasks import TaskSource, training_number
+from headrace.agents.rollouts.attempts import Attempt, Attempts, Restarts, TaskT
+from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.rollouts.journal import LABEL, BegunGroup, Journal, Place, read_journal
+from headrace.agents.rollouts.progress import Progress
+from headrace.agents.rollouts.restoration import restoration
+from headrace.agents.rollouts.rollout_metrics import AttemptEnd, Restored, RolloutMetrics, SamplingReport
+from headrace.agents.rollouts.tasks import TaskSource
 from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
+from headrace.schemas.topics import REWARDS, TRAINING
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutConfig:
-    """Settings of a sampler."""
-
-    bootstrap: str
-    """Kafka address."""
-    vllm_url: str
-    """Address of the inference engine."""
-    run: str
-    """Training run."""
-    seed: int = 0
-    """Selects the training tasks: each seed has a million of its own, none used by the base model's demonstrations."""
-    first_task: int = 0
-    """Number of tasks to skip, one per group that earlier samplers of the run began, so that no task repeats."""
-    group_size: int = 8
-    """Attempts at each task."""
-    concurrency: int = 64
-    """Attempts in flight."""
-    max_groups: int = 64
-    """Largest number of open groups (neither trained nor rejected), in addition to the trainer's budget."""
-    share: float = 1.0
-    """This sampler's share of the trainer's budget; the shares of all samplers of a run should add up to 1."""
-    max_failures: int = 32
-    """Number of consecutive attempts that fail because of the engine before the sampler gives up."""
-
-    def __post_init__(self) -> None:
-        training_number(self.seed, self.first_task)
-        for name in ("group_size", "concurrency", "max_groups"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}: it must be above 0 and at most 1")
-
-
 async def run_rollouts(
     config: RolloutConfig, source: TaskSource[TaskT], attempts: Attempts[TaskT], *, stop: asyncio.Event
-) -> int:
-    """Attempt training tasks in groups until ``stop``; return the number of groups begun.
+) -> SamplingReport:
+    """Attempt training tasks in groups until ``stop``, or until every task was attempted; return what was done.
 
-    Attempts in flight at ``stop`` are completed, so that their groups are complete. An attempt that fails because of
-    the engine becomes a failed trajectory of its group; after ``max_failures`` consecutive ones an ``ExceptionGroup``
-    of ``PolicyError`` is raised.
+    First the half-done groups of an ended sampler of the same name are completed. Attempts in flight at ``stop`` are
+    completed, so that their groups are complete. An attempt that fails because of the engine becomes a failed
+    trajectory of its group; after ``max_failures`` consecutive ones an ``ExceptionGroup`` of ``PolicyError`` is raised.
     """
+    began, metrics = time.monotonic(), RolloutMetrics(source.levels)
+    progress = Progress(config, source.levels, metrics)
     async with AsyncExitStack() as stack:
-        runner = _Runner(config)
+        runner = _Runner(config, metrics)
         backpressure = await stack.enter_async_context(
-            Backpressure(config.bootstrap, run=config.run, limit=config.max_groups, share=config.share)
-        )
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        begun = 0
-        while await _has_room(backpressure, stop):
-            task = source.training(training_number(config.seed, config.first_task + begun))
-            start = {"group_id": uuid7(), "group_size": config.group_size, "task": task.facts}
-            members = await asyncio.gather(
-                *(attempts.prepare(task, temperature=1.0, start=start) for _ in range(config.group_size))
+            Backpressure(
+                config.bootstrap,
+                run=config.run,
+                limit=config.max_groups,
+                share=config.share,
+                zero_variance=config.zero_variance,
+                feedback=progress.add,
+                feedback_from=(REWARDS, TRAINING),
             )
-            backpressure.opened([each.trajectory_id for each in members])
-            begun += 1
-            for attempt in members:
+        )
+        progress.observe(backpressure)
+        journal = await read_journal(config.bootstrap, config.run, config.sampler)
+        progress.restore(journal)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        groups = _Groups(config, source, attempts, backpressure, progress)
+        left = await groups.restored(journal)
+        del journal  # of all groups of the run
+        for attempt in left:
+            await runner.slot()
+            group.create_task(runner.run(attempt))
+        while not progress.is_exhausted and await _has_room(backpressure, stop, metrics):
+            for attempt in await groups.begin():
                 await runner.slot()
                 group.create_task(runner.run(attempt))
-    return begun
+    return metrics.report(seconds=time.monotonic() - began, levels=progress.visited, is_exhausted=progress.is_exhausted)
 
 
 async def run_evaluation(
@@ -100,7 +84,7 @@ async def run_evaluation(
     trajectory's task labels contain the mode as ``evaluation``, along with ``labels``.
     """
     temperature, name = (0.0, "greedy") if greedy else (1.0, "sampled")
-    runner, trajectory_ids = _Runner(config), []
+    runner, trajectory_ids = _Runner(config, RolloutMetrics(())), []
     async with asyncio.TaskGroup() as group:
         for task in tasks:
             await runner.slot()
@@ -111,11 +95,103 @@ async def run_evaluation(
     return trajectory_ids
 
 
+class _Groups(Generic[TaskT]):
+    """Begins groups, and completes those of an ended sampler."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        source: TaskSource[TaskT],
+        attempts: Attempts[TaskT],
+        backpressure: Backpressure,
+        progress: Progress,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._attempts = attempts
+        self._backpressure = backpressure
+        self._progress = progress
+
+    async def begin(self) -> list[Attempt]:
+        """Return the attempts of the next group, which counts as open."""
+        place = self._progress.next_place()
+        task = self._source.training(place.number, place.level)
+        group_id, size = uuid7(), self._config.group_size
+        members = await asyncio.gather(*(self._member(task, group_id, size, place, each) for each in range(size)))
+        self._backpressure.opened([each.trajectory_id for each in members])
+        self._progress.began(group_id, place, size)
+        return list(members)
+
+    async def restored(self, journal: Journal) -> list[Attempt]:
+        """Return the attempts that complete the groups in the log, in the order of their tasks.
+
+        They do not wait for room, because they were begun within a budget; after the trainer's last step nothing is
+        completed.
+        """
+        found = []
+        for group in sorted(journal.groups.values(), key=lambda each: (each.place.epoch, each.place.number)):
+            found += await self._completing(group)
+        return found
+
+    async def _completing(self, group: BegunGroup) -> list[Attempt]:
+        metrics, attempts = self._progress.metrics, self._attempts
+        metrics.restored(Restored.KEPT, len(group.ended))
+        if group.is_finished and not group.running:
+            return []
+        within_s = self._config.restore_within_s if self._backpressure.allowed else 0.0
+        plan = restoration(
+            group,
+            now_ms=time.time_ns() // 1_000_000,
+            within_ms=round(within_s * 1000),
+            restarts=isinstance(attempts, Restarts),
+        )
+        task = self._source.training(group.place.number, group.place.level)
+        if task.task_id != group.task_id:
+            raise ValueError(
+                f"group {group.group_id} attempts {group.task_id}, and number {group.place.number} is now "
+                f"{task.task_id}: a run's tasks must not change, so use another run"
+            )
+        members: list[Attempt] = []
+        replaced: list[int] = []
+        if isinstance(attempts, Restarts):
+            for left in plan.abandon:
+                attempts.abandon(left)
+                metrics.restored(Restored.ABANDONED)
+            for left in plan.resume:
+                attempt = attempts.resume(task, left, temperature=1.0)
+                if attempt is None:
+                    attempts.abandon(left)
+                    replaced.append(left.place.member)
+                else:
+                    members.append(attempt)
+        metrics.restored(Restored.RESUMED, len(members))
+        metrics.restored(Restored.REPLACED, len(replaced))
+        metrics.restored(Restored.ADDED, len(plan.add))
+        members += [
+            await self._member(task, group.group_id, group.size, group.place, member)
+            for member in sorted((*replaced, *plan.add))
+        ]
+        if members:
+            # Those that ended are left out: what concluded them may have been published already.
+            self._backpressure.opened([each.trajectory_id for each in members])
+            self._progress.followed(group.group_id, group.place, group.size)
+        return members
+
+    async def _member(self, task: TaskT, group_id: str, size: int, place: Place, member: int) -> Attempt:
+        start = {
+            "group_id": group_id,
+            "group_size": size,
+            "task": {**task.facts, LABEL: place.of_member(member).label},
+        }
+        return await self._attempts.prepare(task, temperature=1.0, start=start)
+
+
 class _Runner:
     """Limits the attempts in flight, and the consecutive failures."""
 
-    def __init__(self, config: RolloutConfig) -> None:
+    def __init__(self, config: RolloutConfig, metrics: RolloutMetrics) -> None:
         self._max_failures = config.max_failures
+        self._metrics = metrics
         self._slots = asyncio.Semaphore(config.concurrency)
         self._failures = 0
         """Number of consecutive attempts that failed because of the engine."""
@@ -129,8 +205,10 @@ class _Runner:
         try:
             await attempt.run()
             self._failures = 0
+            self._metrics.ended(AttemptEnd.MADE)
         except PolicyError as error:
             self._failures += 1
+            self._metrics.ended(AttemptEnd.FAILED)
             log.warning("attempt %s failed: %s", attempt.trajectory_id, error)
             if self._failures >= self._max_failures:
                 raise
@@ -138,8 +216,9 @@ class _Runner:
             self._slots.release()
 
 
-async def _has_room(backpressure: Backpressure, stop: asyncio.Event) -> bool:
+async def _has_room(backpressure: Backpressure, stop: asyncio.Event, metrics: RolloutMetrics) -> bool:
     """Wait until another group may begin, or for ``stop``; return whether it may begin."""
+    began = time.monotonic()
     waiting, stopped = asyncio.create_task(backpressure.room()), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -148,6 +227,7 @@ async def _has_room(backpressure: Backpressure, stop: asyncio.Event) -> bool:
         await waiting
         return True
     finally:
+        metrics.waited(time.monotonic() - began)
         for each in (waiting, stopped):
             each.cancel()
         await asyncio.gather(waiting, stopped, return_exceptions=True)

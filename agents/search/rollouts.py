@@ -12,6 +12,7 @@ from headrace.agents.search.episode import run_episode
 from headrace.agents.search.harness import HARNESS_VERSION, Limits
 from headrace.agents.search.tasks import HOP_WEIGHTS, Split, Task, make_task, task_id
 from headrace.agents.trajectory import Trajectory
+from headrace.schemas.model import Record
 
 AGENT = "search"
 """Name of the reference agent in every ``trajectory.started``; it selects the reward."""
@@ -46,4 +47,9 @@ def search_agent(limits: Limits | None = None) -> Agent[Task]:
     async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
         await run_episode(conversation, task, trajectory, temperature=temperature, limits=limits)
 
-    return Agent(AGENT, HARNESS_VERSION, episode)
+    async def resume(
+        conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, _: Sequence[Record]
+    ) -> None:
+        await episode(conversation, task, trajectory, temperature)  # it depends on the policy's answers alone
+
+    return Agent(AGENT, HARNESS_VERSION, episode, resume)

@@ -13,7 +13,9 @@ from headrace.deploy.terminal import print_line
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File of JSON lines.")
-@click.option("--module", "modules", multiple=True, metavar="NAME", help="Module; repeatable. Default: nine of them.")
+@click.option(
+    "--module", "modules", multiple=True, metavar="NAME", help="Module; repeatable. Default: fourteen of them."
+)
 @click.option(
     "--per-module", type=click.IntRange(1), default=8, show_default=True, help="Functions to try in each module."
 )

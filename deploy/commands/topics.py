@@ -20,12 +20,13 @@ ARRAYS = (
 @click.command("topics")
 @click.argument("name", required=False)
 @click.option("--create", is_flag=True, help="Create the topics that the broker lacks.")
+@click.option("--alter", is_flag=True, help="Give existing topics these settings, and keep all others they have.")
 @click.option("--replication", default=-1, metavar="N", help="Replication factor for --create; default: the cluster's.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    name: str | None, create: bool, replication: int, kafka: str | None, data: str | None, as_json: bool
+    name: str | None, create: bool, alter: bool, replication: int, kafka: str | None, data: str | None, as_json: bool
 ) -> None:
     """Print a summary of every topic, or a full description of topic NAME.
 
@@ -36,6 +37,7 @@ def command(
       headrace topics rewards                  headers, all fields with their meanings, an example record
       headrace topics rewards --json | jq '.types[0].example.value'
       headrace topics --create                 create the topics that the broker lacks
+      headrace topics --alter                  retention, size and clock of existing topics, as declared
     """
 
     from headrace.schemas.topics import TOPICS, topic_named
@@ -52,6 +54,21 @@ def command(
             return await create_topics(bootstrap, replication=replication)
 
         created = run_with_kafka(bootstrap, make)
+    if alter:
+        from headrace.deploy.kafka.run import run_with_kafka
+        from headrace.deploy.stack.state import address_of
+        from headrace.schemas.kafka.topic_settings import alter_topics
+
+        bootstrap = address_of("kafka", kafka, data)
+        changes = run_with_kafka(bootstrap, lambda: alter_topics(bootstrap, TOPICS))
+        print_lines(
+            f"{changed}: {setting} {before or 'default'} → {after}"
+            for changed, settings in changes.items()
+            for setting, (before, after) in settings.items()
+        )
+        if not changes:
+            print_lines(["all existing topics have these settings"])
+        return
     if name is not None:
         try:
             topic = topic_named(name)

@@ -24,7 +24,7 @@ _PARTS = ", ".join(process.name for process in stack_processes())
 def command(
     without: str, no_trainer: bool, detach: bool, assignments: tuple[str, ...], **overrides: str | None
 ) -> None:
-    """Start Kafka, ClickHouse, vLLM, stream workers, trainer, follower and dashboard.
+    """Start Kafka, ClickHouse, vLLM and headrace's processes; --without lists them all.
 
     Runs until Ctrl-C. All addresses are on the loopback interface, and all data is in one folder.
 
@@ -35,8 +35,8 @@ def command(
       headrace up --set trainer.optimizer.learning_rate=0.0005    an option of one part
 
     Every setting (`headrace settings` lists them) can be an environment variable HEADRACE_NAME or a key of the TOML
-    file that HEADRACE_CONFIG names. Ports: HEADRACE_KAFKA_PORT, HEADRACE_CLICKHOUSE_PORT, HEADRACE_VLLM_PORT,
-    HEADRACE_DASHBOARD_PORT; by default free ports are chosen, and reused at the next start.
+    file that HEADRACE_CONFIG names. So are ports (HEADRACE_KAFKA_PORT, HEADRACE_GATEWAY_PORT, …); by default free ports
+    are chosen, and reused at the next start.
     """
     from headrace.deploy.configuration.settings import load_settings, parse_options
     from headrace.deploy.stack.foreground import run_in_background, run_in_foreground

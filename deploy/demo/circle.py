@@ -12,8 +12,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.agents.open_groups import ZeroVariance
 from headrace.agents.rollouts.attempts import Attempts
-from headrace.agents.rollouts.sampler import RolloutConfig, run_evaluation, run_rollouts
+from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.rollouts.curriculum import CurriculumSettings
+from headrace.agents.rollouts.rollout_metrics import SamplingReport
+from headrace.agents.rollouts.sampler import run_evaluation, run_rollouts
 from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.search_system import SEARCH
@@ -64,6 +68,12 @@ class DemoPlan:
     """Tokens by which a trajectory's objective is divided: about as many as a trajectory samples."""
     concurrency: int = 64
     """Attempts in flight."""
+    curriculum: CurriculumSettings | None = None
+    """From easy to hard tasks by pass rate; ``None``: the system's usual mixture."""
+    zero_variance: ZeroVariance = ZeroVariance.REFILL
+    """What becomes of the place of a group without a gradient."""
+    tasks: int | None = None
+    """Number of training tasks; ``None``: as many as the seed has. None is attempted by two groups."""
 
     @property
     def variant(self) -> Arm:
@@ -96,6 +106,9 @@ class DemoPlan:
             seed=self.seed,
             group_size=self.group_size,
             concurrency=self.concurrency,
+            curriculum=self.curriculum,
+            zero_variance=self.zero_variance,
+            tasks=self.tasks,
         )
 
 
@@ -144,7 +157,7 @@ async def run_circle(
         async with phases.phase("evaluate_before"):
             before = await _evaluate(rollouts, attempts, plan, watch, report)
         async with phases.phase("learn"):
-            await _learn(rollouts, attempts, plan, watch, report)
+            sampling = await _learn(rollouts, attempts, plan, watch, report)
         async with phases.phase("evaluate_after"):
             after = await _evaluate(rollouts, attempts, plan, watch, report)
         async with phases.phase("settle"):
@@ -167,6 +180,7 @@ async def run_circle(
             heldout_tasks=plan.heldout_tasks,
             figures=figures_of(before.figures, after.figures),
             steps=len(watch.records.steps),
+            sampling=sampling,
             ledger=asdict(ledger),
             weights_published=len(watch.records.published),
             weights_applied=len(watch.records.applied),
@@ -221,7 +235,8 @@ async def _evaluate(
 
 async def _learn(
     rollouts: RolloutConfig, attempts: Attempts[Any], plan: DemoPlan, watch: RunWatcher, report: ReportStatus
-) -> None:
+) -> SamplingReport:
+    """Sample until the last step; returns what the sampler did."""
     stop = asyncio.Event()
     sampler = asyncio.create_task(run_rollouts(rollouts, plan.system.tasks, attempts, stop=stop))
     progress = asyncio.create_task(_report_steps(plan, watch, report))
@@ -229,7 +244,7 @@ async def _learn(
         await asyncio.wait([sampler, progress], return_when=asyncio.FIRST_COMPLETED)
         if sampler.done():
             sampler.result()
-            raise StackError("The sampler stopped before the last step.")
+            raise StackError("The sampler stopped before the last step: every task was attempted. Take fewer --steps.")
         await progress
     finally:
         stop.set()
@@ -240,6 +255,7 @@ async def _learn(
         what=f"the engine to serve version {plan.steps}",
         timeout_s=_SERVE_S,
     )
+    return sampler.result()
 
 
 async def _report_steps(plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> None:

@@ -1,7 +1,9 @@
 """The search agent, modelled on Chroma's Context-1, as the default system of ``headrace demo``."""
 
+from headrace.agents.open_groups import ZeroVariance
 from headrace.agents.rollouts.attempts import PolicyAttempts
-from headrace.agents.rollouts.sampler import RolloutConfig
+from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.rollouts.curriculum import CurriculumSettings
 from headrace.agents.search import vocabulary as words
 from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
 from headrace.agents.search.program_attempts import AGENT as PROGRAM_AGENT
@@ -9,7 +11,7 @@ from headrace.agents.search.program_attempts import program_attempts
 from headrace.agents.search.rollouts import AGENT, SEARCH_TASKS, search_agent
 from headrace.agents.search.tasks import Task
 from headrace.deploy.configuration.settings import base_model_dir
-from headrace.deploy.demo.system import BaseModel, Program, System
+from headrace.deploy.demo.system import Arm, BaseModel, Program, System
 
 
 def _attempts(config: RolloutConfig) -> PolicyAttempts[Task]:
@@ -34,5 +36,14 @@ SEARCH = System(
         demonstrations=demonstrations,
         held_out_first=HELD_OUT_FIRST,
     ),
+    arms={
+        "curriculum": Arm(
+            "questions of one hop first, of more hops as the pass rate rises", plan={"curriculum": CurriculumSettings()}
+        ),
+        "drop": Arm(
+            "groups without a gradient are replaced with the next version, not at once",
+            plan={"zero_variance": ZeroVariance.DROP},
+        ),
+    },
     program=Program(program_attempts, words.encode, words.END_ID, requires="openai"),
 )

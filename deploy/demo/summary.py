@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from headrace.agents.rollouts.rollout_metrics import SamplingReport
 from headrace.deploy.demo.exactness import Exactness
 from headrace.schemas.events import Purpose
 from headrace.schemas.records.reward import Reward
@@ -74,6 +75,8 @@ class Summary(BaseModel):
     figures: dict[str, Figure] = {}
     """What the system shows of the sampled held-out attempts, by name."""
     steps: int
+    sampling: SamplingReport | None = None
+    """What the sampler did while the policy learned; ``None`` in summaries of older releases."""
     ledger: dict[str, Any]
     weights_published: int
     weights_applied: int
@@ -137,6 +140,21 @@ def figure_lines(figures: Mapping[str, Figure]) -> list[str]:
     return [f"  {name:<{width}}  {before} → {after}" for name, (before, after) in shown.items()]
 
 
+def sampling_lines(done: SamplingReport) -> list[str]:
+    """Returns what the sampler did, as text."""
+    equal = sum(number for fate, number in done.fates.items() if fate.startswith("zero_variance"))
+    share = f", waiting for the trainer {done.waited_s / done.seconds:.0%} of the time" if done.seconds else ""
+    lines = [f"Groups sampled {done.groups}, one task each; {equal} without a gradient{share}"]
+    rates = {level: f"{rate:.0%} passed" for level, rate in done.pass_rates.items()}
+    if done.levels:
+        lines.append(f"  curriculum {' → '.join(done.levels)}")
+    lines += [f"  {level}: {number} groups, {rates.get(level, 'none scored')}" for level, number in
+              done.groups_by_level.items() if done.levels]  # fmt: skip
+    if done.restored:
+        lines.append("  after a restart: " + ", ".join(f"{number} {how}" for how, number in done.restored.items()))
+    return lines
+
+
 def exactness_lines(found: Exactness) -> list[str]:
     """Returns what became of the calls of a program behind the gateway, as text."""
     equal, other = found.echoes.get("equal", 0), sum(found.echoes.values()) - found.echoes.get("equal", 0)
@@ -167,6 +185,7 @@ def render(summary: Summary) -> str:
         *figure_lines(summary.figures),
         f"Steps {summary.steps}; versions published {summary.weights_published}, served {summary.weights_applied}; "
         f"trajectories sampled by more than one version {summary.mixed_version_trajectories}",
+        *(() if summary.sampling is None else sampling_lines(summary.sampling)),
         *(() if summary.exactness is None else exactness_lines(summary.exactness)),
         f"Trajectories {ledger['started']}: " + ("the ledger adds up" if ledger["adds_up"] else "DOES NOT ADD UP"),
         *(f"  {name:<{width}}  {count:>6}" for name, count in fates.items()),

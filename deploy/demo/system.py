@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from headrace.agents.rollouts.attempts import Attempts
-from headrace.agents.rollouts.sampler import RolloutConfig
+from headrace.agents.rollouts.config import RolloutConfig
 from headrace.agents.rollouts.tasks import TaskSource
 from headrace.schemas.records.reward import Reward
 

@@ -30,15 +30,15 @@ class Node:
     """Connections to other nodes without a topic: (node, label)."""
 
 
-AGENTS = Node("agents", READS, FROM_AGENTS)
+AGENTS = Node("agents", READS, FROM_AGENTS, (("otlp", "spans"),))
 """The SDK and the rollout samplers."""
 
 
 def nodes(processes: Iterable[Process] = PROCESSES) -> list[Node]:
-    """Returns the agents, and the stack's processes outside the topology that have a topic or another connection."""
+    """Returns the agents, and the processes outside the topology that have a topic or another connection."""
     found = [AGENTS]
     for process in processes:
-        if process.in_stack and process not in STREAM_PROCESSES:
+        if process not in STREAM_PROCESSES:
             flow = process.flow()
             found.append(Node(process.name, flow.reads, flow.writes, process.feeds))
     fed = {name for node in found for name, _ in node.feeds}
@@ -57,6 +57,7 @@ def mermaid(topology: Topology = TOPOLOGY, around: Sequence[Node] | None = None)
     lines += [f"  {_id(node.name)}({node.name})" for node in around]
     for processor in topology:
         lines += _edges(processor.name, processor.reads, processor.writes)
+        lines += [f"  {_id(processor.name)} -. ticks .-> {_id(topic.name)}" for topic in processor.ticks]
         lines.append(f"  {_id(processor.name)} -. unreadable .-> {_id(DEAD_LETTERS.name)}")
         lines.append(f"  {_id(processor.name)} -. raised .-> {_id(ALERTS.name)}")
     for node in around:

@@ -89,13 +89,13 @@ def _flow(*names: str) -> Flow:
 
     processors = [processor for processor in TOPOLOGY if processor.name in names]
     reads = dict.fromkeys(topic for processor in processors for topic in processor.reads)
-    writes = dict.fromkeys(topic for processor in processors for topic in processor.writes)
+    writes = dict.fromkeys(topic for processor in processors for topic in (*processor.writes, *processor.ticks))
     return Flow((*reads,), (*writes, DEAD_LETTERS, ALERTS))
 
 
 STREAMS = Process(
     "streams",
-    "assemble, score and group",
+    "all processors",
     flow=lambda: _flow("assemble", *_on_faust()),
     run=partial(_workers, name="streams"),
     settings=("kafka",),
@@ -115,7 +115,7 @@ ASSEMBLE = Process(
 )
 WORKERS = Process(
     "workers",
-    "score and group",
+    "all processors but assemble",
     flow=lambda: _flow(*_on_faust()),
     run=_workers,
     settings=("kafka",),

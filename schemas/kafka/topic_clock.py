@@ -10,17 +10,14 @@ headrace creates its topics with these settings. On a cluster with existing topi
 start.
 """
 
-import asyncio
 import logging
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaTimeoutError, for_code
 
 from headrace.schemas.kafka.clients import open_admin
+from headrace.schemas.kafka.topic_settings import set_configs, settings_of
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 
@@ -28,9 +25,6 @@ _log = logging.getLogger(__name__)
 
 OFFSETS_RETENTION = "offsets.retention.minutes"
 """Broker setting: retention of committed offsets."""
-
-IN_EFFECT_S = 30.0
-"""A changed setting that is not in effect after this many seconds is an error."""
 
 
 class WrongClockError(OperatorError, ValueError):
@@ -72,25 +66,7 @@ def repair_command(bootstrap: str, topic: Topic) -> str:
 
 async def timestamp_types(bootstrap: str, topics: Iterable[Topic]) -> dict[str, str | None]:
     """Return ``message.timestamp.type`` by topic; ``None`` if the cluster does not report it."""
-    async with open_admin(bootstrap) as admin:
-        described = await _describe(admin, {topic.name: [TIMESTAMP_TYPE] for topic in topics})
-    return {name: values.get(TIMESTAMP_TYPE) for name, values in described.items()}
-
-
-async def _describe(admin: AIOKafkaAdminClient, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
-    """Return the values of the ``wanted`` settings by topic, as known to the broker that answers; settings that it
-    refuses to report are missing."""
-    resources = [
-        ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(settings, "")) for name, settings in wanted.items()
-    ]
-    responses: list[Any] = await admin.describe_configs(resources)
-    found: dict[str, dict[str, str]] = {}
-    for response in responses:
-        for code, message, _, name, entries in response.resources:
-            if code:
-                _log.warning("settings of %s: %s %s", name, for_code(code).__name__, message or "")
-            found[name] = {entry[0]: entry[1] for entry in entries}
-    return found
+    return await settings_of(bootstrap, topics, TIMESTAMP_TYPE)
 
 
 async def offsets_retention_minutes(bootstrap: str) -> int | None:
@@ -111,28 +87,3 @@ async def set_clocks(bootstrap: str, topics: Iterable[Topic] = TOPICS) -> None:
     wrong = [topic for topic in wanted if found.get(topic.name) not in (None, topic.configs[TIMESTAMP_TYPE])]
     if wrong:
         await set_configs(bootstrap, wrong)
-
-
-async def set_configs(bootstrap: str, topics: Iterable[Topic]) -> None:
-    """Give existing ``topics`` the settings with which headrace creates them; their other settings return to defaults.
-
-    Returns when the settings are in effect: Kafka's controller acknowledges a change before the brokers apply it.
-    Raises Kafka's error for a refused change, and ``KafkaTimeoutError`` if a change is not in effect within
-    ``IN_EFFECT_S``.
-    """
-    wanted = {topic.name: topic.configs for topic in topics}
-    async with open_admin(bootstrap) as admin:
-        responses: list[Any] = await admin.alter_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, name, configs) for name, configs in wanted.items()]
-        )
-        for response in responses:
-            for code, message, _, name in response.resources:
-                if code:
-                    raise for_code(code)(f"settings of {name}: {message or ''}")
-        deadline = time.monotonic() + IN_EFFECT_S
-        while await _describe(admin, wanted) != wanted:
-            if time.monotonic() > deadline:
-                raise KafkaTimeoutError(
-                    f"changed settings of {', '.join(wanted)} are not in effect after {IN_EFFECT_S:g} s"
-                )
-            await asyncio.sleep(0.05)

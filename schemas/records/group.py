@@ -41,6 +41,7 @@ class Reason(StrEnum):
     EVALUATION = "evaluation"
     UNSCORED = "unscored"
     NO_GROUP = "no_group"
+    RESTARTED = "restarted"
     ALL_SUCCESS = "zero_variance_all_success"
     ALL_FAIL = "zero_variance_all_fail"
     ALL_EQUAL = "zero_variance_all_equal"

@@ -1,6 +1,6 @@
 """Groups the rewards of one prompt into a training group, or one rejection each. Every reward gets exactly one fate.
 
-    reward ──evaluation, frozen, no group──▶ rejected immediately
+    reward ──evaluation, frozen, replaced, no group──▶ rejected immediately
        └─▶ collected by group id, or by cohort ──size reached──▶ decided (``group_decision``)
                     │                                              ▲
                     └──timed out──▶ all rejected as incomplete, or shrunk ┘
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
-from headrace.schemas.events import Purpose, Role
+from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
@@ -140,6 +140,8 @@ def rejection_reason(state: GroupState | None, reward: Reward, policy: GroupPoli
         return Reason.EVALUATION
     if reward.role is Role.FROZEN:
         return Reason.FROZEN_ROLE
+    if reward.status is EndStatus.RESTARTED:  # its sampler ended and replaced it: no member, however it was scored
+        return Reason.RESTARTED
     if not reward.group_id and cohort_of(reward, policy) is None:
         return Reason.NO_START if Defect.NO_START in reward.defects else Reason.NO_GROUP
     if (reward.group_size or 0) > MAX_GROUP_SIZE:

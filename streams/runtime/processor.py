@@ -138,6 +138,8 @@ class Processor(Generic[R]):
     """Contents of its state topic, in one sentence."""
     hook: Callable[[R, Outside], Hook] | None = None
     """Makes its hook."""
+    ticks: tuple[Topic, ...] = ()
+    """Topics to whose silent partitions its process writes ticks, which advance stream time."""
     hears: Callable[[R], tuple[Topic, ...]] | None = None
     """Which of ``reads`` it needs under the given rules; ``None``: all."""
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agents.open_groups import OpenGroups, concluded_by
+from headrace.agents.open_groups import OpenGroups, ZeroVariance, concluded_by, is_without_gradient
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
@@ -13,8 +13,8 @@ from headrace.schemas.records.step import Budget, Step, TrainedGroup
 SOMEWHERE = Reference(partition=0, offset=0)
 
 
-def granting(groups: int) -> Budget:
-    return Budget(run="r", version=1, groups_per_step=4, max_steps_ahead=1, max_groups=groups)
+def granting(groups: int, version: int = 1) -> Budget:
+    return Budget(run="r", version=version, groups_per_step=4, max_steps_ahead=1, max_groups=groups)
 
 
 def step_of(*trajectory_ids: str) -> Step:
@@ -98,3 +98,62 @@ def test_repeated_conclusions_do_not_change_the_count(history: list[tuple[bool, 
 def test_invalid_settings_are_refused(limit: int, share: float) -> None:
     with pytest.raises(ValueError, match="expected"):
         OpenGroups(limit, share)
+
+
+def with_eight_open(zero_variance: ZeroVariance, share: float = 1.0) -> OpenGroups:
+    groups = OpenGroups(9, share, zero_variance)
+    groups.grant(granting(8))
+    for number in range(8):
+        groups.begin([str(number)])
+    return groups
+
+
+def test_a_group_without_a_gradient_makes_room_at_once_if_it_is_refilled() -> None:
+    groups = with_eight_open(ZeroVariance.REFILL)
+    assert not groups.has_room
+    assert groups.conclude("0", without_gradient=True)
+    assert (groups.has_room, groups.dropped) == (True, 0)
+    groups.begin(["another"])
+    assert not groups.has_room, "more groups than the budget allows"
+
+
+def test_a_dropped_group_keeps_its_place_until_the_next_version() -> None:
+    groups = with_eight_open(ZeroVariance.DROP)
+    groups.conclude("0", without_gradient=True)
+    assert (groups.has_room, groups.dropped) == (False, 1)
+    groups.conclude("1")  # trained, or rejected for another reason
+    assert groups.has_room
+    groups.begin(["another"])
+    assert not groups.grant(granting(8)), "the same version again"
+    assert groups.grant(granting(8, version=2))
+    assert (groups.has_room, groups.dropped) == (True, 0)
+
+
+@given(share=st.sampled_from([0.2, 0.25, 1 / 3, 0.5, 1.0]), decided=st.lists(st.booleans(), max_size=200))
+def test_dropping_never_leaves_the_trainer_waiting_for_a_batch(share: float, decided: list[bool]) -> None:
+    """Without room, the open groups of all samplers that share alike suffice for a step of four."""
+    groups = OpenGroups(99, share, ZeroVariance.DROP)
+    groups.grant(granting(8))
+    begun = 0
+    for is_equal in [False, *decided]:
+        while groups.has_room:
+            groups.begin([str(begun)])
+            begun += 1
+        assert len(groups) <= groups.allowed
+        assert len(groups) / share >= min(4, groups.allowed / share)
+        if is_equal:
+            groups.conclude(str(begun - len(groups)), without_gradient=True)
+
+
+def test_without_a_budget_nothing_is_held_back() -> None:
+    groups = OpenGroups(1, zero_variance=ZeroVariance.DROP)
+    groups.begin(["a"])
+    groups.conclude("a", without_gradient=True)
+    assert groups.has_room
+
+
+def test_only_rejections_for_equal_rewards_are_without_a_gradient() -> None:
+    rejection = rejection_of("a")
+    assert is_without_gradient(rejection)
+    assert not is_without_gradient(rejection.model_copy(update={"reason": Reason.STALE}))
+    assert not is_without_gradient(step_of("a"))

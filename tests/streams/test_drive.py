@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.schemas.envelope import Envelope, from_headers
-from headrace.schemas.events import FeedbackGiven, TrajectoryEnded
+from headrace.schemas.events import EndStatus, FeedbackGiven, TrajectoryEnded
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
@@ -206,6 +206,22 @@ def test_members_of_other_tenants_and_runs_are_foreign() -> None:
     assert [each.trajectory_id for each in group.members] == ["own", "own-2"]
     reasons = {each.trajectory_id: each.reason for each in of_type(records["rejected"], Rejection)}
     assert reasons == dict.fromkeys(("foreign", "other"), Reason.FOREIGN_GROUP)
+
+
+def test_an_attempt_that_a_restarted_sampler_replaced_is_rejected_and_its_group_complete() -> None:
+    start = {"group_id": "g", "group_size": 2}
+    outcomes = {"left": 0.0, "a": 0.0, "b": 1.0}
+    made = messages(*(session(name, "ask", outcome=each, start=start) for name, each in outcomes.items()))
+    cut_off = TrajectoryEnded(status=EndStatus.RESTARTED)
+    pairs = [
+        (envelope, cut_off if envelope.subject == "left" and isinstance(fact, TrajectoryEnded) else fact)
+        for envelope, fact in (decode(each.headers, each.value) for each in made)
+    ]
+    records = drive(TOPOLOGY, pairs)
+    (group,) = of_type(records["training"], TrainingGroup)
+    assert [each.trajectory_id for each in group.members] == ["a", "b"]
+    rejected = of_type(records["rejected"], Rejection)
+    assert [(each.trajectory_id, each.reason) for each in rejected] == [("left", Reason.RESTARTED)]
 
 
 @pytest.mark.parametrize("outcomes", [(1e308, 1e308), (1e12, -1e12), (1e12, 1e12 - 1)])

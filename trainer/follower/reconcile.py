@@ -1,7 +1,8 @@
-"""The follower's rules, without Kafka: steers one engine to the version that it should serve.
+"""Steers one engine to the version that it should serve; without Kafka, which the process around it reads and writes.
 
 It compares with the version that the engine reports, not with earlier actions, so that one rule covers a new version,
-an engine that was restarted and a follower that was killed in the middle of a swap.
+an engine that was restarted and a follower that was killed in the middle of a swap. The decisions are functions over
+values: ``versions.py``, ``trust.py``, ``verdict.py``.
 """
 
 import logging

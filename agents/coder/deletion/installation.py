@@ -13,9 +13,12 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-MODULES = ("graphlib", "colorsys", "bisect", "statistics", "shlex", "calendar", "fractions")
-"""Modules of one file whose tests need only the standard library, and that the test framework itself does not load: with
-the original masked, it could not start (``textwrap``, ``heapq``)."""
+MODULES = (
+    *("graphlib", "colorsys", "bisect", "statistics", "shlex", "calendar", "fractions"),
+    *("ipaddress", "configparser", "getopt", "sched", "optparse", "csv", "plistlib"),
+)
+"""Modules of one file whose tests need only the standard library, and that the test framework itself does not load: it
+could not start with the original masked (``textwrap``, ``heapq``)."""
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -23,7 +23,7 @@ export type ToolErrorClass = "invalid_arguments" | "refused" | "environment" | "
 /**
  * How a trajectory ended, as reported by the agent.
  */
-export type EndStatus = "completed" | "budget_exhausted" | "turns_exhausted" | "aborted" | "failed";
+export type EndStatus = "completed" | "budget_exhausted" | "turns_exhausted" | "aborted" | "failed" | "restarted";
 
 /**
  * Payloads of the events that agents write, by type.

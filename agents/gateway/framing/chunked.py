@@ -33,7 +33,7 @@ class ChunkedFramer(Framer):
     def __init__(
         self, meta: AnswerMeta, options: AnswerOptions, *, kind: str, chunk: str, opening: bytes, closing: bytes
     ) -> None:
-        """``kind``, ``chunk``: the names of a whole answer and of a chunk. ``opening``: how a choice goes on after its
+        """``kind``, ``chunk``: the names of a whole answer and of a chunk. ``opening``: what follows a choice's
         index; ``closing``: how its content ends.
         """
         super().__init__(meta, options, in_order=False)

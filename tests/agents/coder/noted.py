@@ -56,6 +56,9 @@ class Noted:
             facts.ContextSummarized(summary=summary, tokens_before=tokens_before, tokens_after=tokens_after, **extra)
         )
 
+    def snapshotted(self, snapshot_id: str, **fields: Any) -> None:
+        self.facts.append(facts.EnvironmentSnapshotted(snapshot_id=snapshot_id, **fields))
+
     def end(self, status: facts.EndStatus, answer: Any, outcome: float | None = None) -> None:
         self.facts.append(facts.TrajectoryEnded(status=status, answer=answer, outcome=outcome))
 

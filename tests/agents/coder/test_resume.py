@@ -21,7 +21,7 @@ from headrace.agents.coder.tasks import Task
 from headrace.agents.coder.trusted_run import run_trusted
 from headrace.agents.conversation import Conversation
 from headrace.agents.sandbox.local import Local
-from headrace.agents.sandbox.protocol import Snapshot
+from headrace.agents.sandbox.recorded import start_recorded
 from headrace.schemas import events as facts
 from tests.agents.coder.noted import Noted, ScriptedModel
 from tests.agents.coder.players import play, repair, training_task
@@ -33,14 +33,14 @@ class Killed(Exception):
 
 async def stopped(
     task: Task, turns: list[list[int]], folder: Path, *, after: int, before_result: bool = False
-) -> tuple[Noted, Snapshot | None]:
-    """Run an attempt that dies after some turns, or with the next one sampled; return its log and last snapshot."""
-    noted, taken = Noted(task), []
-    sandbox = await Local(folder, warn=False).start(task.broken.texts())
+) -> Noted:
+    """Run an attempt that dies after some turns, or with the next one sampled; return its log, with snapshots."""
+    noted = Noted(task)
+    sandbox = await start_recorded(Local(folder, warn=False), noted, task.broken.texts())  # type: ignore[arg-type]
     model = ScriptedModel(turns[: after + before_result])
 
     async def snapshot_or_die(turn: int) -> None:
-        taken.append(await sandbox.snapshot())
+        await sandbox.snapshot()
         if turn == after and not before_result:
             raise Killed
 
@@ -57,7 +57,7 @@ async def stopped(
         await run_episode(Conversation(model, noted), task, noted, sandbox, after_turn=snapshot_or_die)  # type: ignore[arg-type]
     await sandbox.stop()
     noted.__dict__.pop("tool", None)
-    return noted, taken[-1] if taken else None
+    return noted
 
 
 @pytest.mark.parametrize("after", [1, 3, 5, 7])
@@ -65,8 +65,9 @@ async def stopped(
 async def test_an_attempt_goes_on_from_its_last_turn(tmp_path: Path, after: int, before_result: bool) -> None:
     task = training_task(3, 2)
     _, end, turns = play(task)
-    noted, snapshot = await stopped(task, turns, tmp_path, after=after, before_result=before_result)
+    noted = await stopped(task, turns, tmp_path, after=after, before_result=before_result)
     recorded = recorded_turns(noted.facts)
+    assert all(turn.snapshot for turn in recorded[:after])
     assert len(recorded) == after + before_result
     model = ScriptedModel(turns[len(recorded) :])
     provider = Local(tmp_path, warn=False)
@@ -76,7 +77,6 @@ async def test_an_attempt_goes_on_from_its_last_turn(tmp_path: Path, after: int,
         noted,  # type: ignore[arg-type]
         provider,
         recorded,
-        snapshot=snapshot,
     )
     assert (done.status, done.outcome, done.answer) == (end.status, end.outcome, end.answer)
     assert model.turns == []

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.agents.rollouts.attempts import PolicyAttempts
-from headrace.agents.rollouts.sampler import RolloutConfig, run_evaluation, run_rollouts
+from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.rollouts.rollout_metrics import SamplingReport
+from headrace.agents.rollouts.sampler import run_evaluation, run_rollouts
 from headrace.agents.rollouts.tasks import SEEDS, TASKS_PER_SEED, training_number
 from headrace.agents.search.demonstrations import HELD_OUT_FIRST
 from headrace.agents.search.rollouts import AGENT, SEARCH_TASKS, search_agent
@@ -94,7 +96,7 @@ async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(
     stop = asyncio.Event()
     config = RolloutConfig(kafka, vllm.url, "rollouts", seed=5, max_groups=3, concurrency=16)
 
-    async def rolled_out() -> int:
+    async def rolled_out() -> SamplingReport:
         async with attempts_of(config) as attempts:
             return await run_rollouts(config, SEARCH_TASKS, attempts, stop=stop)
 
@@ -108,7 +110,7 @@ async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(
         await asyncio.wait_for(asyncio.shield(rollouts), 2)
     assert not rollouts.done()
     stop.set()
-    assert await asyncio.wait_for(rollouts, 60) == 3
+    assert (await asyncio.wait_for(rollouts, 60)).groups == 3
     facts = await facts_of(kafka, "rollouts")
     assert len(facts) == 24
     for events in facts.values():

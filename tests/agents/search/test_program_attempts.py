@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.agents.policy import PolicyError
-from headrace.agents.rollouts.sampler import RolloutConfig, run_evaluation
+from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.rollouts.sampler import run_evaluation
 from headrace.agents.search.program_attempts import AGENT, HARNESS_VERSION, program_attempts
 from headrace.agents.search.rollouts import SEARCH_TASKS
 from headrace.agents.search.tasks import make_task

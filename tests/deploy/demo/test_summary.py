@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.agents.rollouts.rollout_metrics import SamplingReport
 from headrace.deploy.configuration.settings import configured
 from headrace.deploy.demo.circle import DemoPlan
 from headrace.deploy.demo.exactness import Exactness
@@ -125,6 +126,25 @@ def test_the_summary_counts_the_calls_of_a_program() -> None:
     assert "retokenisation differences 5" in shown
     assert "prompts that the engine reports otherwise 10 (equal: 90)" in shown
     assert "answers whose text has other tokens 7 (kept as sampled)" in shown
+
+
+def test_the_summary_says_what_the_sampler_did() -> None:
+    assert "Groups sampled" not in render(SUMMARY)
+    done = SamplingReport(
+        groups=12,
+        groups_by_level={"1 hop": 8, "2 hops": 4},
+        fates={"gradient": 5, "zero_variance_all_fail": 3, "zero_variance_all_equal": 1},
+        restored={"kept": 9, "resumed": 2},
+        levels=("1 hop", "2 hops"),
+        pass_rates={"1 hop": 0.75},
+        seconds=20.0,
+        waited_s=5.0,
+    )
+    shown = [" ".join(line.split()) for line in render(SUMMARY.model_copy(update={"sampling": done})).splitlines()]
+    assert "Groups sampled 12, one task each; 4 without a gradient, waiting for the trainer 25% of the time" in shown
+    assert "curriculum 1 hop → 2 hops" in shown
+    assert {"1 hop: 8 groups, 75% passed", "2 hops: 4 groups, none scored"} <= set(shown)
+    assert "after a restart: 9 kept, 2 resumed" in shown
 
 
 def test_the_json_has_the_published_keys() -> None:

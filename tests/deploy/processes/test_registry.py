@@ -17,6 +17,8 @@ from headrace.deploy.processes.streams import ASSEMBLE, GROUP, SCORE, STREAMS, W
 from headrace.deploy.stack.stack import running_stack
 from headrace.deploy.system.children import Command
 from headrace.schemas.topics import EVENTS, FEEDBACK, SDK_STATS, TOPICS
+from headrace.streams.clickhouse.tables import STORED_TOPICS
+from headrace.streams.topology import TOPOLOGY
 from tests.deploy.conftest import SERVE, python
 
 
@@ -43,13 +45,14 @@ def test_every_setting_and_class_of_a_process_exists() -> None:
         assert hasattr(import_module(module), class_name), name
 
 
-def test_every_topic_is_written_by_a_process_or_by_agents_and_read_by_one() -> None:
+def test_every_topic_is_written_by_a_process_or_by_agents_and_read_by_one_if_it_has_a_table() -> None:
     flows = {process.name: process.flow() for process in PROCESSES}
     by_agents = {EVENTS, FEEDBACK, SDK_STATS}
     for name in ("gateway", "otlp"):  # write for agents
         assert {*flows.pop(name).writes} <= by_agents
-    assert {topic for flow in flows.values() for topic in flow.writes} == {*TOPICS} - by_agents
-    assert {*flows["sink"].reads} == {*TOPICS}
+    ticks = {topic for processor in TOPOLOGY for topic in processor.ticks}
+    assert {topic for flow in flows.values() for topic in flow.writes} - ticks == {*TOPICS} - by_agents
+    assert {*flows["sink"].reads} == {topic for topic in TOPICS if topic in STORED_TOPICS}
     for process in PROCESSES:
         if process.name in flows:
             of_kafka = process.run is not None and "kafka" in process.settings

@@ -26,7 +26,6 @@ from headrace.deploy.processes.drawing import nodes
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State
-from headrace.schemas.events import ClockTicked
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, STEPS, TOPICS
@@ -152,20 +151,20 @@ def declared_writes() -> dict[str, set[str]]:
     """Returns the topics that each processor, process or the agents declare to write."""
     found = {part.name: {topic.name for topic in part.writes} for part in nodes()}
     for processor in TOPOLOGY:
-        found[processor.name] = {topic.name for topic in (*processor.writes, DEAD_LETTERS, ALERTS)}
+        written = (*processor.writes, *processor.ticks, DEAD_LETTERS, ALERTS)
+        found[processor.name] = {topic.name for topic in written}
     return found
 
 
 async def written_by(kafka: str, declared: Collection[str]) -> dict[str, set[str]]:
-    """Returns for each name in ``declared`` the topics with records whose source it is, without ticks."""
+    """Returns for each name in ``declared`` the topics with records whose source it is."""
     found: dict[str, set[str]] = defaultdict(set)
     for topic in TOPICS:
         async for record in read_to_end(kafka, topic, decided=True):
             headers = {name: (value or b"").decode() for name, value in record.headers}
-            if headers.get("ce_type") != ClockTicked.TYPE:
-                words = headers.get("ce_source", "").replace("/", " ").split()
-                name = next((word for word in words if word in declared), "agents")
-                found[name].add(topic.name)
+            words = headers.get("ce_source", "").replace("/", " ").split()
+            name = next((word for word in words if word in declared), "agents")
+            found[name].add(topic.name)
     return found
 
 

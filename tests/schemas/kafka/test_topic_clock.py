@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaTimeoutError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from headrace.deploy.kafka.jars import kafka_jars
 from headrace.deploy.kafka.java import find_java
 from headrace.schemas.asyncapi import FROM_AGENTS
-from headrace.schemas.kafka import topic_clock
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.topic_clock import (
@@ -22,9 +20,9 @@ from headrace.schemas.kafka.topic_clock import (
     check_clocks,
     offsets_retention_minutes,
     set_clocks,
-    set_configs,
     timestamp_types,
 )
+from headrace.schemas.kafka.topic_settings import set_configs
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
 from tests.conftest import CACHE
 
@@ -83,25 +81,3 @@ async def test_our_own_broker_with_older_data_is_reconfigured(kafka: str) -> Non
 async def test_offset_retention_is_read_from_the_broker(kafka: str) -> None:
     """Our own broker keeps offsets for a year."""
     assert await offsets_retention_minutes(kafka) == 365 * 24 * 60
-
-
-async def test_a_setting_change_is_awaited_until_the_broker_applies_it(
-    kafka: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loaded broker applies a change later than its controller acknowledges it."""
-    describe, asked = topic_clock._describe, 0
-
-    async def late(admin: Any, wanted: Any) -> dict[str, dict[str, str]]:
-        nonlocal asked
-        asked += 1
-        return await describe(admin, wanted) if asked > 3 else {EVENTS.name: EVENTS.configs}
-
-    monkeypatch.setattr(topic_clock, "_describe", late)
-    await set_configs(kafka, [replace(EVENTS, broker_time=False)])
-    assert asked == 4
-    monkeypatch.setattr(topic_clock, "IN_EFFECT_S", 0.1)
-    asked = -1000
-    with pytest.raises(KafkaTimeoutError, match="settings of events are not in effect"):
-        await set_configs(kafka, [replace(EVENTS, broker_time=False)])
-    monkeypatch.undo()
-    await set_clocks(kafka)

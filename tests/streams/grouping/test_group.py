@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.envelope import from_headers
-from headrace.schemas.events import Purpose, Role
+from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
@@ -119,6 +119,7 @@ def test_zero_variance_takes_precedence_over_defects() -> None:
         (rewarded("a", purpose=Purpose.EVALUATE), Reason.EVALUATION),
         (rewarded("a", purpose=Purpose.EVALUATE, role=Role.FROZEN, group=None), Reason.EVALUATION),
         (rewarded("a", role=Role.FROZEN, defects=[Defect.FROZEN_ROLE]), Reason.FROZEN_ROLE),
+        (rewarded("a").model_copy(update={"status": EndStatus.RESTARTED}), Reason.RESTARTED),
         (rewarded("a", group=None), Reason.NO_GROUP),
         (rewarded("a", group=""), Reason.NO_GROUP),
         (rewarded("a", started=False, defects=[Defect.NO_START]), Reason.NO_START),
@@ -129,6 +130,15 @@ def test_some_rewards_join_no_group(reward: Reward, reason: Reason) -> None:
     state, outputs = group(None, reward)
     assert state is None
     assert reasons(outputs) == {"a": reason}
+
+
+def test_a_replaced_attempt_does_not_count_as_a_member_of_its_group() -> None:
+    replaced = rewarded("x", 0.0).model_copy(update={"status": EndStatus.RESTARTED})
+    _, outputs = fold([rewarded("a", 0.0), replaced, rewarded("b", 1.0)])
+    assert reasons(outputs) == {"x": Reason.RESTARTED}
+    [formed] = [output for output in outputs if isinstance(output, TrainingGroup)]
+    assert [member.trajectory_id for member in formed.members] == ["a", "b"]
+    assert formed.scored == 2
 
 
 @pytest.mark.parametrize("foreign", [{"run": "other"}, {"tenant": "other"}, {"tenant": ""}])
