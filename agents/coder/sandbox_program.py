@@ -18,12 +18,13 @@ import signal
 import sys
 import tempfile
 import time
+from typing import Any
 
 MOST_BYTES = 1 << 20
 MEMORY = 256 << 20
 
 
-def run(job):  # type: ignore[no-untyped-def]  # plain Python that also runs outside the package
+def run(job: dict[str, Any]) -> dict[str, Any]:
     """Return the results of ``job``; the whole child and what it started is gone afterwards."""
     folder = job["folder"]
     made = None
@@ -53,7 +54,7 @@ def run(job):  # type: ignore[no-untyped-def]  # plain Python that also runs out
     return {"ran": ran, "outputs": _outputs(text)}
 
 
-def _run_candidate(folder, job, writing):  # type: ignore[no-untyped-def]
+def _run_candidate(folder: str, job: dict[str, Any], writing: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (int(job["seconds"]) + 1,) * 2)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -63,7 +64,7 @@ def _run_candidate(folder, job, writing):  # type: ignore[no-untyped-def]
     sys.path.insert(0, os.getcwd())
     sys.dont_write_bytecode = True
     for path, functions in job["calls"].items():
-        space = {"__name__": path.rpartition(".")[0], "__file__": path}
+        space: dict[str, Any] = {"__name__": path.rpartition(".")[0], "__file__": path}
         try:
             with open(path) as file:
                 exec(compile(file.read(), path, "exec"), space)
@@ -74,7 +75,7 @@ def _run_candidate(folder, job, writing):  # type: ignore[no-untyped-def]
             os.write(writing, (json.dumps([name, values]) + "\n").encode())
 
 
-def _called(function, x):  # type: ignore[no-untyped-def]
+def _called(function: Any, x: int) -> int | None:
     try:
         value = function(x)
         return value if type(value) is int and abs(value) < 10**12 else None
@@ -82,9 +83,10 @@ def _called(function, x):  # type: ignore[no-untyped-def]
         return None
 
 
-def _read(reading, deadline):  # type: ignore[no-untyped-def]
+def _read(reading: int, deadline: float) -> tuple[bytes, str]:
     """Return what the child wrote until it closed the pipe, and how that ended."""
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     try:
         while size <= MOST_BYTES:
             left = deadline - time.monotonic()
@@ -100,8 +102,8 @@ def _read(reading, deadline):  # type: ignore[no-untyped-def]
         os.close(reading)
 
 
-def _outputs(text):  # type: ignore[no-untyped-def]
-    outputs = {}
+def _outputs(text: bytes) -> dict[str, list[Any]]:
+    outputs: dict[str, list[Any]] = {}
     for line in text.splitlines():
         try:
             name, values = json.loads(line)
@@ -111,7 +113,7 @@ def _outputs(text):  # type: ignore[no-untyped-def]
     return outputs
 
 
-def main():  # type: ignore[no-untyped-def]
+def main() -> None:
     """Run the job on standard input, or with ``--serve`` one job a line."""
     if sys.argv[1:] == ["--serve"]:
         for line in sys.stdin:

@@ -12,7 +12,7 @@ from headrace.agents.coder.harness import Limits
 from headrace.agents.coder.rollouts import AGENT, CODER_TASKS, coder_agent
 from headrace.agents.coder.tasks import Task
 from headrace.agents.rollouts.attempts import Attempts, PolicyAttempts
-from headrace.agents.rollouts.sampler import RolloutConfig
+from headrace.agents.rollouts.config import RolloutConfig
 from headrace.agents.sandbox.local import Local
 from headrace.agents.sandbox.overlay import Overlay
 from headrace.agents.sandbox.protocol import Provider, ProviderUnavailable
@@ -70,8 +70,8 @@ CODER = System(
         tokenizer_config=words.tokenizer_config,
         demonstrations=demonstrations,
         held_out_first=HELD_OUT_FIRST,
-        episodes=26_000,
-        steps=2_000,
+        episodes=17_000,
+        steps=1_300,
         batch_size=24,
     ),
     arms={

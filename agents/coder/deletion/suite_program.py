@@ -15,8 +15,9 @@ import json
 import os
 import sys
 import unittest
+from typing import Any
 
-from test import support
+from test import support  # type: ignore[import-not-found]  # CPython's own, which has no stubs
 
 MOST_NAMES = 20_000
 
@@ -24,20 +25,21 @@ MOST_NAMES = 20_000
 class Recorder(unittest.TestResult):
     """Names of the tests by how they ended; skipped and expected failures are neither passed nor failed."""
 
-    def __init__(self):  # type: ignore[no-untyped-def]  # plain Python that also runs outside the package
+    def __init__(self) -> None:
         super().__init__()
-        self.passed, self.others = [], []
+        self.passed: list[str] = []
+        self.others: list[str] = []
 
-    def addSuccess(self, test):  # type: ignore[no-untyped-def]  # noqa: N802
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
         self.passed.append(test.id())
 
-    def addError(self, test, error):  # type: ignore[no-untyped-def]  # noqa: N802
+    def addError(self, test: unittest.TestCase, error: Any) -> None:  # noqa: N802
         self.others.append(test.id())
 
-    def addFailure(self, test, error):  # type: ignore[no-untyped-def]  # noqa: N802
+    def addFailure(self, test: unittest.TestCase, error: Any) -> None:  # noqa: N802
         self.others.append(test.id())
 
-    def addSubTest(self, test, subtest, error):  # type: ignore[no-untyped-def]  # noqa: N802
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, error: Any) -> None:  # noqa: N802
         if error is not None:
             self.others.append(test.id())
 
@@ -45,14 +47,14 @@ class Recorder(unittest.TestResult):
 class Canary(unittest.TestCase):
     """Tests whose results are known."""
 
-    def passes(self):  # type: ignore[no-untyped-def]
+    def passes(self) -> None:
         self.assertEqual(1, 1)  # noqa: PT009
 
-    def fails(self):  # type: ignore[no-untyped-def]
+    def fails(self) -> None:
         self.assertEqual(1, 2)  # noqa: PT009
 
 
-def canary():  # type: ignore[no-untyped-def]
+def canary() -> str:
     """Return ``ok`` if a test that passes and one that fails are recorded as such."""
     recorder = Recorder()
     for name in ("passes", "fails"):
@@ -61,7 +63,7 @@ def canary():  # type: ignore[no-untyped-def]
     return "ok" if right else "patched"
 
 
-def main():  # type: ignore[no-untyped-def]
+def main() -> None:
     """Run the suite that standard input names."""
     asked = json.load(sys.stdin)
     report = os.dup(1)

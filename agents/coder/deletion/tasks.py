@@ -68,11 +68,17 @@ class DeletionTask:
         """Return the task of a line. Raises ``ValueError`` if it is none."""
         try:
             value: Mapping[str, Any] = json.loads(line)
-            names = {name: tuple(value[name]) for name in ("must_pass", "fails_without")}
-            texts = {name: value[name] for name in ("module", "feature", "broken", "tests", "lines")}
+            return cls(
+                value["module"],
+                value["feature"],
+                value["broken"],
+                value["tests"],
+                tuple(value["must_pass"]),
+                tuple(value["fails_without"]),
+                value["lines"],
+            )
         except (TypeError, KeyError) as error:
             raise ValueError(f"a line is no deletion task: {error!r} is missing or of another type") from error
-        return cls(**texts, **names)
 
 
 async def verified(
