@@ -61,7 +61,7 @@ async def run_episode(
 ) -> Done:
     """Attempt ``task`` in ``sandbox``; end ``trajectory`` with the status and the verdict, and return them.
 
-    ``sandbox`` starts with the task's broken files. With a ``harness`` the attempt goes on from its state, and
+    ``sandbox`` starts with the task's broken files. With a ``harness`` the attempt continues from its state, and
     ``sandbox`` has that state's files; ``first``: tokens of its next turn that were sampled before (``resume.py``).
 
     No sampled tokens raise. Errors of the policy (the engine is unavailable) and of the sandbox propagate, and the

@@ -4,8 +4,7 @@
                   def charge ( x ) : return x * 7 + 2
     constants.py  rate = 7
 
-Functions contain numbers, so whoever repairs one must look them up in the other file. Files are immutable; an edit
-returns another repository.
+Functions contain numbers, so a repair needs the other file. Files are immutable; an edit returns another repository.
 """
 
 from collections.abc import Mapping

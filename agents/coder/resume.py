@@ -1,4 +1,4 @@
-"""Goes on with an attempt whose process died, from its last recorded turn; no recorded token is sampled again.
+"""Continues an attempt whose process died, from its last recorded turn; no recorded token is sampled again.
 
     turns = recorded_turns(facts)                                   # of the trajectory, in order
     await resume_episode(conversation, task, trajectory, provider, turns)
@@ -23,7 +23,7 @@ from headrace.schemas.model import Record
 
 
 class CannotResume(ValueError):
-    """The recorded turns are not those of the task under these limits; the attempt has to be made anew."""
+    """The recorded turns are not those of the task under these limits; the attempt has to be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ async def resume_episode(
     limits: Limits | None = None,
     after_turn: AfterTurn | None = None,
 ) -> Done:
-    """Go on after ``turns`` to the end; see :func:`headrace.agents.coder.episode.run_episode`.
+    """Continue after ``turns`` to the end; see :func:`headrace.agents.coder.episode.run_episode`.
 
     Raises ``CannotResume`` as :func:`replayed` does, also for an incomplete turn before the last.
     """

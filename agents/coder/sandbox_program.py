@@ -43,7 +43,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         finally:
             os._exit(0)
     os.close(writing)
-    with contextlib.suppress(OSError):  # the child does the same; whoever comes first
+    with contextlib.suppress(OSError):  # the child does the same, in either order
         os.setpgid(child, child)
     text, ran = _read(reading, time.monotonic() + job["seconds"])
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""An attempt that stopped after any turn goes on from there: no token twice, the same end, the same files."""
+"""An attempt that stopped after any turn continues from there: no token twice, the same end, the same files."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ async def stopped(
 
 @pytest.mark.parametrize("after", [1, 3, 5, 7])
 @pytest.mark.parametrize("before_result", [False, True])
-async def test_an_attempt_goes_on_from_its_last_turn(tmp_path: Path, after: int, before_result: bool) -> None:
+async def test_an_attempt_continues_from_its_last_turn(tmp_path: Path, after: int, before_result: bool) -> None:
     task = training_task(3, 2)
     _, end, turns = play(task)
     noted = await stopped(task, turns, tmp_path, after=after, before_result=before_result)
