@@ -8,11 +8,14 @@ are not published; the values are headrace's choice. Penalties of a wrong attemp
 hard task costs as much as on an easy one.
 """
 
+from collections.abc import Mapping
+
 from headrace.schemas.events import ToolStatus
+from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.length_cost import Lengths, length_penalty
 from headrace.streams.rewards.outcome import outcome
-from headrace.streams.rewards.spec import RewardSpec, Term
+from headrace.streams.rewards.spec import RewardSpec, Term, weighted_sum
 from headrace.streams.rewards.tool_errors import tool_error_penalty
 
 TODO_ADD, TODO_DONE = "todo_add", "todo_done"
@@ -23,6 +26,8 @@ TOOL_ERROR_WEIGHT = 0.1
 LENGTH_WEIGHT = 0.002
 """Weight of C(x): with the lengths below, about 0.1 for an attempt with 20 calls."""
 LENGTH_K, LENGTH_Q = 0.01, 0.5
+MOST_LENGTH_COST = 1.0
+"""Largest effect of the length cost on the total of an attempt with outcome −1 and full penalties."""
 LENGTHS = Lengths(acting_tokens=1.0, answer_tokens=1.0, read_tokens=0.1, tool_calls=5.0, turns=5.0)
 
 
@@ -74,7 +79,13 @@ def coder(
     ]
     if length_weight is not None:
         terms.append(length_penalty(weights=LENGTHS, k=LENGTH_K, q=LENGTH_Q, weight=-length_weight))
-    return RewardSpec(name, version, tuple(terms), maximum=1.0)
+
+    def at_least(components: Mapping[str, Component]) -> float:
+        """The sum; a cost of any length stays within the bounds, so that no attempt is out of range."""
+        return max(minimum, weighted_sum(components))
+
+    minimum = -1.0 - todo_weight - tool_error_weight - (0.0 if length_weight is None else MOST_LENGTH_COST)
+    return RewardSpec(name, version, tuple(terms), maximum=1.0, minimum=minimum, combine=at_least)
 
 
 CODER = coder(version=1)

@@ -91,3 +91,11 @@ def test_a_cost_of_tokens_that_were_not_recorded_is_no_number() -> None:
 def test_weights_are_penalties() -> None:
     spec = coder(version=9, todo_weight=0.5, tool_error_weight=0.0)
     assert spec.score(attempt(use("todo_add", ["a"]))).total == pytest.approx(0.5)
+
+
+def test_an_attempt_of_any_length_is_scored() -> None:
+    endless = read_by(3).model_copy(update={"turns": [Turn(sampled_tokens=10**6, tools=[use("read")])] * 2000})
+    total = CODER_SHORT.score(endless).total
+    assert total is not None
+    assert CODER_SHORT.minimum is not None
+    assert total >= CODER_SHORT.minimum
