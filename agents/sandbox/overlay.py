@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 
 from headrace.agents.sandbox.cgroups import ControlGroups, Group, GroupsUnavailable
-from headrace.agents.sandbox.command import resource_limits, run_command
+from headrace.agents.sandbox.command import check_command, resource_limits, run_command
 from headrace.agents.sandbox.confined import PROGRAMS, View, confined, default_view, mask_arguments, overlay_options
 from headrace.agents.sandbox.layers import folder_at, merge, read_merged, write_merged
 from headrace.agents.sandbox.listing import Usage, exceeds, list_folder, usage
@@ -183,6 +183,7 @@ class OverlaySandbox:
         self, command: Sequence[str], *, cwd: str = "", stdin: bytes = b"", timeout_s: float | None = None
     ) -> Executed:
         """Run ``command`` in namespaces of its own; see :class:`~headrace.agents.sandbox.protocol.Sandbox`."""
+        check_command(command)
         parts = parts_of(cwd, folder=True)
         async with self._lock:
             self._check()

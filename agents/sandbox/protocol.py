@@ -23,6 +23,10 @@ class ProviderUnavailable(SandboxError):
     """This machine lacks something that the provider needs; the message has the command that installs it."""
 
 
+class CommandRefused(SandboxError):
+    """A command that no system can start: without a program, with a NUL byte, or too long."""
+
+
 class PathRefused(SandboxError):
     """A path that leaves the work folder, goes through a symbolic link, or is not a regular file."""
 
@@ -152,7 +156,8 @@ class Sandbox(Protocol):
         """Run ``command`` (a program and its arguments; no shell) in the folder ``cwd`` of the work folder.
 
         Processes that it leaves behind are killed. ``timeout_s``: fewer seconds than ``limits.wall_s``. Environment
-        variables are the provider's own, none of this process; use ``env NAME=VALUE …`` for others.
+        variables are the provider's own, none of this process; use ``env NAME=VALUE …`` for others. Raises
+        :class:`CommandRefused`, and :class:`FileMissing` or :class:`PathRefused` for ``cwd``.
         """
         ...
 

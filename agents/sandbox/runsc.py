@@ -10,12 +10,10 @@ A checkpoint ends the container; the sandbox continues from the checkpoint like 
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +21,9 @@ from time import perf_counter
 
 from headrace.agents.sandbox.bundle import USER, write_bundle
 from headrace.agents.sandbox.cgroups import ControlGroups, Group, GroupsUnavailable
-from headrace.agents.sandbox.command import resource_limits, run_command
-from headrace.agents.sandbox.confined import JOIN, WORK, View, default_view
+from headrace.agents.sandbox.command import check_command, resource_limits, run_command
+from headrace.agents.sandbox.confined import WORK, View, default_view
+from headrace.agents.sandbox.containers import ROOT_PATH, Containers
 from headrace.agents.sandbox.layers import write_merged
 from headrace.agents.sandbox.listing import list_folder
 from headrace.agents.sandbox.paths import initial_files, parts_of
@@ -40,6 +39,7 @@ from headrace.agents.sandbox.protocol import (
     SandboxStopped,
     Snapshot,
     SnapshotKind,
+    SnapshotUnknown,
     SnapshotUnsupported,
     TooLarge,
 )
@@ -55,8 +55,6 @@ GRACE_S = 10.0
 """Seconds that runsc may take beside the command itself."""
 
 _DEFAULT_LIMITS = Limits()
-
-_PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 READ = 'test -e "$1" || test -L "$1" || exit 3; test -L "$1" && exit 4; test -f "$1" || exit 4; head -c "$2" -- "$1"'
 """Prints a regular file; exit 3: missing, 4: something else."""
@@ -75,8 +73,7 @@ class Runsc:
         self.store = store
         self.view = view
         self.groups = groups
-        self.state = store.root / "runsc"
-        self.state.mkdir(exist_ok=True, mode=0o700)
+        self.containers = Containers(store)
 
     @classmethod
     async def create(cls, folder: Path, *, view: View | None = None) -> "Runsc":
@@ -92,7 +89,7 @@ class Runsc:
             groups = None
         provider = cls(await asyncio.to_thread(Store, folder), default_view() if view is None else view, groups)
         try:
-            await provider._remove_abandoned()
+            await provider.containers.remove_abandoned()
             sandbox = await provider.start({"probe.txt": b"probe"})
             result = await sandbox.execute(["cat", "probe.txt"])
             await sandbox.stop()
@@ -103,33 +100,6 @@ class Runsc:
             await provider.close()
             raise ProviderUnavailable(f"a command in a sandbox failed: {result.stderr[-500:].decode(errors='replace')}")
         return provider
-
-    async def call(self, *arguments: str, joins: Sequence[str] = (), timeout_s: float = 60.0) -> str:
-        """Run ``runsc`` and return what it printed. Raises :class:`SandboxError` with that if it fails."""
-        command = ["runsc", "--root", os.fspath(self.state), "--network=none", "--platform=ptrace", "--overlay"]
-        command += ["--ignore-cgroups", *arguments]
-        if joins:
-            command = ["sh", "-c", JOIN, "sh", *joins, "--", *command]
-        limits = Limits(wall_s=timeout_s)
-        # A container keeps the output open and would be killed with the process group, so it gets a file and a session.
-        log = self.store.process / f"runsc-{uuid.uuid4().hex[:8]}.log"
-        apart = ["setsid", "--wait", "sh", "-c", 'exec "$@" >"$0" 2>&1', os.fspath(log)]
-        result = await run_command([*apart, *command], limits, cwd="/", environment=_PATH)
-        printed = log.read_text(errors="replace")
-        log.unlink()
-        if result.exit_code != 0:
-            raise SandboxError(f"runsc {arguments[0]} failed: {printed[-500:].strip() or result.outcome}")
-        return printed
-
-    async def containers(self) -> list[str]:
-        """Return the ids of all containers of the store, of all processes."""
-        return (await self.call("list", "-quiet")).split()
-
-    async def _remove_abandoned(self) -> None:
-        alive = {path.name for path in (self.store.root / "sandboxes").iterdir()}
-        for container in await self.containers():
-            if container.partition("-")[0] not in alive:
-                await self.call("delete", "-force", container)
 
     async def start(self, files: Mapping[str, bytes] | Path, limits: Limits = _DEFAULT_LIMITS) -> "RunscSandbox":
         """Start a sandbox with ``files``; see :class:`~headrace.agents.sandbox.protocol.Provider`."""
@@ -161,6 +131,10 @@ class Runsc:
 
     async def _open(self, layers: tuple[str, ...], limits: Limits, parent: str | None) -> "RunscSandbox":
         with self.store.adding():
+            if not all(self.store.layer(name).is_dir() for name in layers):
+                raise SnapshotUnknown(
+                    f"the store {self.store.root} no longer has the files of the sandbox: start again"
+                )
             folder = self.store.new_sandbox(layers)
         sandbox = RunscSandbox(self, folder, limits, layers[0])
         try:
@@ -171,13 +145,14 @@ class Runsc:
         return sandbox
 
     async def close(self) -> None:
-        """Remove the containers and work folders of this process. Snapshots stay."""
-        for container in await self.containers():
-            if container.startswith(self.store.process.name):
-                await self.call("delete", "-force", container)
+        """Remove the containers and work folders of this process. Snapshots stay. Raises :class:`SandboxError` if a
+        sandbox could not be removed before."""
+        failure = await self.containers.remove_all()
         if self.groups is not None:
             self.groups.remove_own()
         self.store.close()
+        if failure is not None:
+            raise SandboxError(f"a sandbox of runsc could not be removed: {failure}") from failure
 
 
 class RunscSandbox:
@@ -193,6 +168,7 @@ class RunscSandbox:
         self._container: str | None = None
         self._starts = 0
         self._group: Group | None = None
+        self._removal: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._is_stopped = False
 
@@ -214,7 +190,7 @@ class RunscSandbox:
         how = ["run"] if checkpoint is None else ["restore", "-image-path", os.fspath(store.layer(checkpoint))]
         joins = self._group.joins if self._group is not None else []
         self._container = container
-        await provider.call(*how, "-detach", "-bundle", os.fspath(bundle), container, joins=joins)
+        await provider.containers.call(*how, "-detach", "-bundle", os.fspath(bundle), container, joins=joins)
         self._parent = parent
 
     def _check(self) -> str:
@@ -226,6 +202,7 @@ class RunscSandbox:
         self, command: Sequence[str], *, cwd: str = "", stdin: bytes = b"", timeout_s: float | None = None
     ) -> Executed:
         """Run ``command``. Processes that it leaves in the background keep running, and are part of snapshots."""
+        check_command(command)
         parts = parts_of(cwd, folder=True)
         async with self._lock:
             return await self._execute(command, parts, stdin, timeout_s, self.limits)
@@ -240,15 +217,14 @@ class RunscSandbox:
     ) -> Executed:
         container = self._check()
         wall_s = limits.wall_s if timeout_s is None else min(timeout_s, limits.wall_s)
-        runsc = ["runsc", "--root", os.fspath(self._provider.state), "--network=none", "--platform=ptrace"]
-        runsc += ["--overlay", "--ignore-cgroups", "exec", "-user", f"{USER}:{USER}", "-cwd", "/".join([WORK, *cwd])]
+        runsc = self._provider.containers.command("exec", "-user", f"{USER}:{USER}", "-cwd", "/".join([WORK, *cwd]))
         inside = ["timeout", "-s", "KILL", f"{wall_s:.3f}", *resource_limits(limits, has_groups=True), *command]
         began = perf_counter()
         result = await run_command(
             [*runsc, container, *inside],
             replace(limits, wall_s=wall_s + GRACE_S),
             cwd="/",
-            environment=_PATH,
+            environment=ROOT_PATH,
             stdin=stdin,
             at_end=lambda: self._group.reached() if self._group is not None else None,
         )
@@ -256,7 +232,7 @@ class RunscSandbox:
         if result.exit_code == 128 + 9 and perf_counter() - began >= wall_s and outcome is Outcome.COMPLETED:
             return replace(result, exit_code=None, outcome=Outcome.TIMED_OUT)
         if result.exit_code is None or outcome is Outcome.OUT_OF_MEMORY:
-            await self._end()  # what the command left running in the sandbox cannot be told apart
+            self._end()  # what the command left running in the sandbox cannot be told apart
         elif result.exit_code == 128 and b"executing processes for container" in result.stderr:
             raise SandboxError(f"runsc could not run a command: {result.stderr[-300:].decode(errors='replace')}")
         return result
@@ -300,7 +276,7 @@ class RunscSandbox:
             store = self._provider.store
             image = store.new_layer()
             try:
-                await self._provider.call("checkpoint", "-image-path", os.fspath(image), container)
+                await self._provider.containers.call("checkpoint", "-image-path", os.fspath(image), container)
                 listing = await asyncio.to_thread(list_folder, image)
                 layers = (self._base, listing.sha256)
                 digest = hashlib.sha256(json.dumps([self._parent, *layers]).encode()).hexdigest()
@@ -309,7 +285,7 @@ class RunscSandbox:
             finally:
                 await asyncio.to_thread(remove_folder, image)
             store.renew(self._folder, layers)
-            await self._end()
+            self._end()
             await self.begin(listing.sha256, digest)
             return manifest.snapshot(1000 * (perf_counter() - began))
 
@@ -317,18 +293,16 @@ class RunscSandbox:
         """Start ``n`` sandboxes from ``snapshot``, with the limits of this one."""
         return [await self._provider.restore(snapshot, self.limits) for _ in range(n)]
 
-    async def _end(self) -> None:
+    def _end(self) -> None:
         container, self._container = self._container, None
-        if container is not None and container in await self._provider.containers():
-            await self._provider.call("delete", "-force", container)
+        self._removal = self._provider.containers.remove_later(container, self._removal)
 
     async def stop(self) -> None:
-        """Kill the container."""
+        """Kill the container, in the background."""
         async with self._lock:
             if not self._is_stopped:
                 self._is_stopped = True
-                await self._end()
-                if self._group is not None:
-                    with contextlib.suppress(OSError):  # its processes are still ending; removed with the provider
-                        self._group.remove()
-                await asyncio.to_thread(remove_folder, self._folder)
+                container, self._container = self._container, None
+                self._removal = self._provider.containers.remove_later(
+                    container, self._removal, self._folder, self._group
+                )

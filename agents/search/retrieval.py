@@ -9,21 +9,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 
+from headrace.agents.retrieval.fusion import reciprocal_rank_fusion
 from headrace.agents.search.corpus import Chunk, Corpus
 
 BM25_K1 = 1.2
 BM25_B = 0.75
-RRF_K = 60
-"""Constant of reciprocal rank fusion (Cormack et al. 2009)."""
-
-
-def reciprocal_rank_fusion(rankings: Sequence[Sequence[str]], k: int = RRF_K) -> list[str]:
-    """Return ids by Σ 1 / (k + rank) over ``rankings`` (ranks from 1), best first; ties by id."""
-    scores: dict[str, float] = {}
-    for ranking in rankings:
-        for rank, item in enumerate(ranking, start=1):
-            scores[item] = scores.get(item, 0.0) + 1 / (k + rank)
-    return sorted(scores, key=lambda item: (-scores[item], item))
 
 
 class Index:

@@ -22,6 +22,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.coder import CODER, CODER_SHORT
 from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
+from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.swarm import SWARM
@@ -30,7 +31,18 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-SHIPPED = (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, CODER, CODER_SHORT, SWARM, TAB)
+SHIPPED = (
+    OUTCOME,
+    SEARCH,
+    SEARCH_ANNEALED,
+    SEARCH_RECALLS,
+    SEARCH_PROGRAM,
+    SEARCH_TEXT,
+    CODER,
+    CODER_SHORT,
+    SWARM,
+    TAB,
+)
 """Specs that come with headrace."""
 
 OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}
@@ -65,6 +77,7 @@ class Rewards(NamedTuple):
 DEFAULTS: Mapping[str, str] = {
     "search": SEARCH.label,
     "search-program": SEARCH_PROGRAM.label,
+    "search-text": SEARCH_TEXT.label,
     "coder": CODER.label,
     ANY_AGENT: OUTCOME.label,
 }

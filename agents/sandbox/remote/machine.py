@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
+from headrace.agents.sandbox.command import check_command
 from headrace.agents.sandbox.paths import initial_files, parts_of
 from headrace.agents.sandbox.protocol import (
     Executed,
@@ -161,6 +162,7 @@ class RemoteSandbox:
         self, command: Sequence[str], *, cwd: str = "", stdin: bytes = b"", timeout_s: float | None = None
     ) -> Executed:
         """Run ``command``. Processes that leave its process group may keep running."""
+        check_command(command)
         folder = "/".join([self._machine.work, *parts_of(cwd, folder=True)])
         limits = self.limits
         wall_s = limits.wall_s if timeout_s is None else min(timeout_s, limits.wall_s)

@@ -9,6 +9,7 @@ import pytest
 from headrace.agents.sandbox.local import Local
 from headrace.agents.sandbox.overlay import Overlay
 from headrace.agents.sandbox.protocol import (
+    CommandRefused,
     FileMissing,
     Outcome,
     PathRefused,
@@ -39,6 +40,19 @@ async def test_exit_codes_and_errors_are_the_commands_own(provider: Either) -> N
     assert missing.exit_code == 127
     assert b"no-such-program" in missing.stderr
     assert (await sandbox.execute(["sh", "-c", "kill -9 $$"])).exit_code == 128 + 9
+
+
+@pytest.mark.parametrize("command", [[], [""], ["echo", "a\0b"], ["echo", "x" * 200_000], ["echo", "\ud800"]])
+async def test_a_command_that_no_system_can_start_is_refused(provider: Either, command: list[str]) -> None:
+    sandbox = await provider.start({}, SMALL)
+    with pytest.raises(CommandRefused):
+        await sandbox.execute(command)
+
+
+async def test_a_long_command_is_run(provider: Either) -> None:
+    sandbox = await provider.start({}, SMALL)
+    result = await sandbox.execute(["python3", "-c", "import sys; print(len(sys.argv[1]))", "x" * 119_000])
+    assert result.stdout == b"119000\n"
 
 
 async def test_environment_variables_are_not_inherited(provider: Either, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """gVisor: running processes continue in every fork of a checkpoint, each with its own memory and files."""
 
+import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from headrace.agents.sandbox.protocol import (
     ProviderUnavailable,
     Sandbox,
     SandboxStopped,
+    Snapshot,
     SnapshotKind,
     SnapshotUnsupported,
 )
@@ -58,12 +62,46 @@ async def test_memory_and_files_go_on_in_each_fork(runsc: Runsc) -> None:
     assert (snapshot.parent, other.parent) == (None, snapshot.id)
 
 
+TAKES_A_CHECKPOINT = """
+import asyncio, sys
+from pathlib import Path
+from headrace.agents.sandbox.protocol import SnapshotKind
+from headrace.agents.sandbox.runsc import Runsc
+
+async def main():
+    sandbox = await (await Runsc.create(Path(sys.argv[1]))).start({"f": b"0"})
+    await sandbox.execute(["sh", "-c", sys.argv[2]])
+    print((await sandbox.snapshot(SnapshotKind.MEMORY)).id, flush=True)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_checkpoint_is_restored_after_its_process_was_killed_whose_containers_are_removed(runsc: Runsc) -> None:
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", TAKES_A_CHECKPOINT, runsc.store.root, COUNTS, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    snapshot_id = (await other.stdout.readline()).decode().strip()
+    other.kill()
+    await other.wait()
+    assert len(await runsc.containers.ids()) >= 1
+    restored = await runsc.restore(Snapshot(snapshot_id, SnapshotKind.MEMORY, None, None, 0), SMALL)
+    resumed = await counted(restored, 1)
+    assert await counted(restored, resumed + 1) > resumed
+    await (await Runsc.create(runsc.store.root)).close()
+    assert {each.partition("-")[0] for each in await runsc.containers.ids()} == {runsc.store.process.name}
+
+
 async def test_commands_files_and_limits_work_as_in_other_providers(runsc: Runsc) -> None:
     sandbox = await runsc.start({"src/main.py": b"import sys; print(sys.argv[1], sys.stdin.read())"}, SMALL)
     result = await sandbox.execute(["python3", "main.py", "a b"], cwd="src", stdin=b"typed")
     assert (result.exit_code, result.stdout, result.outcome) == (0, b"a b typed\n", Outcome.COMPLETED)
     assert (await sandbox.execute(["sh", "-c", "exit 3"])).exit_code == 3
     assert (await sandbox.execute(["sleep", "60"], timeout_s=1)).outcome is Outcome.TIMED_OUT
+    large = await sandbox.execute(["sh", "-c", "head -c 9000000 /dev/zero > large"])
+    assert large.exit_code != 0
     await sandbox.write("a/b", b"x")
     assert await sandbox.read("a/b") == b"x"
     await sandbox.execute(["sh", "-c", "mkfifo pipe; ln -s /usr/bin/env link"])
@@ -74,6 +112,13 @@ async def test_commands_files_and_limits_work_as_in_other_providers(runsc: Runsc
         await sandbox.read("missing")
     with pytest.raises(SnapshotUnsupported, match="overlay"):
         await sandbox.snapshot(SnapshotKind.FILES)
+
+
+async def test_cpu_time_and_output_are_bounded(runsc: Runsc) -> None:
+    sandbox = await runsc.start({}, replace(SMALL, cpu_s=1))
+    assert (await sandbox.execute(["python3", "-c", "while True: pass"])).outcome is Outcome.CPU_EXHAUSTED
+    cut = await sandbox.execute(["python3", "-c", "print('x' * 5000)"])
+    assert (cut.exit_code, len(cut.stdout), cut.outcome) == (0, 4096, Outcome.OUTPUT_TRUNCATED)
 
 
 async def test_the_host_is_out_of_sight(runsc: Runsc) -> None:
@@ -95,6 +140,7 @@ async def test_a_hog_of_memory_ends_its_sandbox_only(runsc: Runsc) -> None:
     with pytest.raises(SandboxStopped, match="limit"):
         await sandbox.execute(["true"])
     assert (await other.execute(["echo", "on"])).stdout == b"on\n"
+    await sandbox.stop()
 
 
 async def test_masked_files_cannot_be_read(runsc: Runsc) -> None:

@@ -2,12 +2,8 @@
 
 from random import Random
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from headrace.agents.search.corpus import Chunk, Corpus, Triple, draw_corpus
-from headrace.agents.search.retrieval import RRF_K, Index, reciprocal_rank_fusion
+from headrace.agents.search.retrieval import Index
 
 CORPUS = draw_corpus(Random(1))
 INDEX = Index(CORPUS)
@@ -46,20 +42,3 @@ def test_the_rarer_word_weighs_more_in_bm25() -> None:
 def test_grep_finds_every_chunk_with_the_word() -> None:
     name = CORPUS.chunks[0].triple.subject
     assert [chunk for chunk in CORPUS.chunks if name in chunk.triple.words] == INDEX.grep(name)
-
-
-def test_fusion_sums_reciprocal_ranks() -> None:
-    # a: 1/61 + 1/63, b: 1/62 + 1/61, c: 1/63 + 1/62: worked by hand.
-    assert reciprocal_rank_fusion([["a", "b", "c"], ["b", "c", "a"]]) == ["b", "a", "c"]
-    assert RRF_K == 60
-
-
-@given(st.lists(st.permutations(list("abcde")), min_size=1, max_size=3))
-def test_fusion_keeps_every_id_once(rankings: list[list[str]]) -> None:
-    assert sorted(reciprocal_rank_fusion(rankings)) == list("abcde")
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_search_is_deterministic(seed: int) -> None:
-    corpus = draw_corpus(Random(seed))
-    assert Index(corpus).search(("boss", "of")) == Index(corpus).search(("boss", "of"))

@@ -34,7 +34,8 @@ ASKS_KAFKA = {
 """Commands that use a broker, with their required arguments except its address."""
 ASKS_NO_KAFKA = {
     *(("demo",), ("up",), ("status",), ("down",), ("settings",), ("tables",), ("schemas",), ("asyncapi",)),
-    *(("base-model",), ("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
+    *(("base-model",), ("corpus",), ("tasks",), ("index",)),
+    *(("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
     *(("metrics",), ("query",)),
 }
 

@@ -9,6 +9,7 @@ import pytest
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.coder import CODER
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
+from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.registry import (
     OURS,
@@ -121,11 +122,13 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
         "search@2",
     ]
     assert rewards.of(attempt("t", started=False)).label == "search@2"
-    assert {spec.label for spec in rewards.specs} == {"tables@1", "search@1", "search@4", "coder@1", "search@2"}
+    labels = {spec.label for spec in rewards.specs}
+    assert labels == {"tables@1", "search@1", "search@4", "search-text@1", "coder@1", "search@2"}
 
 
 def test_without_a_setting_the_search_agents_have_their_reward_and_others_their_outcome() -> None:
-    assert parse_rewards({}) == Rewards({"search": SEARCH, "search-program": SEARCH_PROGRAM, "coder": CODER}, OUTCOME)
+    agents = {"search": SEARCH, "search-program": SEARCH_PROGRAM, "search-text": SEARCH_TEXT, "coder": CODER}
+    assert parse_rewards({}) == Rewards(agents, OUTCOME)
 
 
 def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""A scripted endpoint on the loopback interface: answers in order, and what was asked."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+
+@asynccontextmanager
+async def endpoint(answer: Callable[[str, Any], Any]) -> AsyncIterator[tuple[aiohttp.ClientSession, str, list[Any]]]:
+    """Serve ``answer(path, body)`` as JSON, or as a status if it is an int; gives a client, the address, the bodies."""
+    asked: list[Any] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        body = await request.json()
+        asked.append(body)
+        found = answer(request.path, body)
+        if isinstance(found, int):
+            return web.Response(status=found, text="no")
+        return web.json_response(found) if not isinstance(found, str) else web.Response(text=found)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as http:
+            yield http, f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    finally:
+        await runner.cleanup()
