@@ -131,8 +131,8 @@ def learn(
     """Train ``model`` in place; returns the curve.
 
     ``held_out(number, version)`` makes an attempt at held-out task ``number`` in [0, ``held_out_tasks``). A step whose
-    groups all lack a gradient trains nothing; the version counts it all the same, so that a schedule over versions goes
-    on. Raises what the learner raises if training diverges.
+    groups all lack a gradient trains nothing; the version counts it all the same, so that a schedule over versions
+    continues. Raises what the learner raises if training diverges.
     """
     curve, seed, steps = Curve(), settings.trainer.seed, settings.trainer.steps or 0
     with attention.packed(model):

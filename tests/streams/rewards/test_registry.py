@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.coder import CODER
+from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.outcome import OUTCOME
