@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Rollouts": ("environment",),
     "Rewards": ("reward", "replay", "diff"),
-    "Models": ("train", "keys", "metrics", "base-model", "sft", "rft"),
+    "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
     "Search over real text": ("corpus", "tasks", "index"),
     "Provenance": ("rebuild", "lineage"),
     "Single processes (Kubernetes, systemd)": ("worker",),

@@ -397,6 +397,11 @@ class ContextSummarized(AgentRecord):
     """Context length before, in tokens."""
     tokens_after: Count
     """Context length after, in tokens."""
+    chain_index: Count | None = None
+    """Number of the summary in its trajectory, from 1: a trajectory with n summaries is a chain of n + 1 generations;
+    ``None`` if the agent does not count them."""
+    summary_tokens: Count | None = None
+    """Tokens that the policy sampled for the summary; ``None`` if unknown."""
 
 
 class ContextPruned(AgentRecord):

@@ -106,7 +106,9 @@ _FACTS: tuple[Record, ...] = (
     ),
     _SECOND_CALL,
     events.ContextPruned(pruned_ids=["c3"], tokens_before=9, tokens_after=8),
-    events.ContextSummarized(summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5),
+    events.ContextSummarized(
+        summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5, chain_index=1, summary_tokens=6
+    ),
     events.EnvironmentSnapshotted(
         snapshot_id="9f86d081", parent_id="2c26b46b", sha256="9f86d081", provider="overlay", ms=4.7
     ),

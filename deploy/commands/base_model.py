@@ -63,9 +63,8 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
                             _words(vocabulary))  # fmt: skip
         print_line(f"begins with {recipe.begins_with}, which shares {shared} words")
     print_line(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
-    last = fine_tune(
-        model, train, held_out, SupervisedConfig(steps=steps or recipe.steps, seed=seed), TerminalReporter().trained
-    )
+    config = SupervisedConfig(steps=steps or recipe.steps, batch_size=recipe.batch_size, seed=seed)
+    last = fine_tune(model, train, held_out, config, TerminalReporter().trained)
 
     save_model(model, part)
     for name, content in (("tokenizer", recipe.tokenizer()), ("tokenizer_config", recipe.tokenizer_config())):

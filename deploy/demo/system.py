@@ -58,6 +58,8 @@ class BaseModel:
     """Default number of episodes."""
     steps: int = 2_400
     """Default number of optimiser steps."""
+    batch_size: int = 64
+    """Sequences per optimiser step."""
     max_positions: int = 1_024
     """Longest context, in tokens."""
     begins_with: Path | None = None

@@ -10,7 +10,7 @@ from headrace.deploy.errors import StackError
 if TYPE_CHECKING:
     from headrace.deploy.demo.system import System
 
-NAMES = ("search", "swarm")
+NAMES = ("search", "coder", "swarm")
 """Names of the systems; the first is the default."""
 
 
@@ -21,6 +21,10 @@ def system_named(name: str) -> "System":
             from headrace.deploy.demo.search_system import SEARCH
 
             return SEARCH
+        case "coder":
+            from headrace.deploy.demo.coder_system import CODER
+
+            return CODER
         case "swarm":
             from headrace.deploy.demo.swarm_system import SWARM
 

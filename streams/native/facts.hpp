@@ -33,7 +33,7 @@ inline constexpr std::string_view kFactFields[kFacts] = {
     "call_id tool arguments masked",
     "call_id tool status error_class result latency_s masked "
     "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
-    "summary tokens_before tokens_after masked",
+    "summary tokens_before tokens_after chain_index summary_tokens masked",
     "pruned_ids tokens_before tokens_after masked",
     "name sub_trajectory_id stage masked",
     "name sub_trajectory_id stage status steps masked",

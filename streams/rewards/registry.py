@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.streams.rewards.coder import CODER, CODER_SHORT
 from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
@@ -33,7 +34,7 @@ ENTRY_POINTS = "headrace.rewards"
 
 SHIPPED = (
     *(OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SEARCH_TEXT),
-    *(SWARM, *ARMS.values(), TAB, ENVIRONMENT),
+    *(CODER, CODER_SHORT, SWARM, *ARMS.values(), TAB, ENVIRONMENT),
 )
 """Specs that come with headrace."""
 
@@ -71,6 +72,7 @@ DEFAULTS: Mapping[str, str] = {
     "search-program": SEARCH_PROGRAM.label,
     "search-text": SEARCH_TEXT.label,
     "environment": ENVIRONMENT.label,
+    "coder": CODER.label,
     ANY_AGENT: OUTCOME.label,
 }
 """The default specs of agents."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.streams.rewards.coder import CODER
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
@@ -122,13 +123,13 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
         "search@2",
     ]
     assert rewards.of(attempt("t", started=False)).label == "search@2"
-    labels = {"tables@1", "search@1", "search@4", "search-text@1", "environment@1", "search@2"}
+    labels = {"tables@1", "search@1", "search@4", "search-text@1", "coder@1", "environment@1", "search@2"}
     assert {spec.label for spec in rewards.specs} == labels
 
 
 def test_without_a_setting_our_agents_have_their_reward_and_others_their_outcome() -> None:
     agents = {"search": SEARCH, "search-program": SEARCH_PROGRAM, "search-text": SEARCH_TEXT}
-    assert parse_rewards({}) == Rewards({**agents, "environment": ENVIRONMENT}, OUTCOME)
+    assert parse_rewards({}) == Rewards({**agents, "coder": CODER, "environment": ENVIRONMENT}, OUTCOME)
 
 
 def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""The coder's vocabulary: one token per word, in a fixed order, so that text and token ids are equivalent.
+
+    encode("edit billing.py charge : return x * 7 + 2 <end>") → [138, 201, …, 1]
+
+Files, calls and results are words separated by spaces; Python reads them as they are (``def fee ( x ) : return 2``).
+The shipped base model depends on the order: append words, never insert them. ``tokenizer_json`` renders the same table
+for Hugging Face and vLLM; a test compares the two.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+PAD, END, TASK, RESULT, ERROR, AGENT = "<pad>", "<end>", "<task>", "<result>", "<error>", "<agent>"
+"""``<end>`` ends a turn of the model; ``<agent>`` starts one."""
+SUMMARIZE, SUMMARY, STATE = "<summarize>", "<summary>", "<state>"
+"""``<summarize>`` is the synthetic request for a summary; the next context begins with the summary and the state."""
+NEWLINE = "<nl>"
+"""Ends a line of a file in a result."""
+SPECIAL = (PAD, END, TASK, RESULT, ERROR, AGENT, SUMMARIZE, SUMMARY, STATE, NEWLINE)
+
+USAGE = ("[Token", "usage:", "%]")
+NUMBERS = tuple(str(number) for number in range(101))
+
+READ, GREP, EDIT, RUN_TESTS, SUBMIT = "read", "grep", "edit", "run_tests", "submit"
+TODO_ADD, TODO_DONE = "todo_add", "todo_done"
+TOOLS = (READ, GREP, EDIT, RUN_TESTS, TODO_ADD, TODO_DONE, SUBMIT)
+
+PYTHON = ("def", "return", "(", ")", ":", ",", "=", "==", "+", "-", "*", "#", "max", "min", "x", "assert", "from")
+PYTHON_MORE = ("import", "exit", "raise", "open", "os", ".", "_exit", "if", "else", "<", ">")
+"""Words with which a policy can also write code that cheats or fails."""
+
+THINK = "#"
+"""Begins a comment: in a file the specification of a function, in a turn the model's thinking before its call."""
+
+SPECIFICATION = ("times", "plus", "minus", "larger", "smaller", "of", "and")
+NOTICES = (
+    *("repair", "passed", "failed", "nothing", "found", "invalid", "action", "refused", "edited"),
+    *("summaries", "done", "todo", "added"),
+)
+
+FILES = ("orders.py", "billing.py", "stock.py", "shipping.py", "returns.py")
+CONSTANTS_FILE, TESTS_FILE = "constants.py", "tests.py"
+
+FUNCTIONS = (
+    *("adjust", "bill", "charge", "deposit", "estimate", "fee", "grant", "handling"),
+    *("invoice", "judge", "keep", "levy", "measure", "net", "offer", "price"),
+    *("quote", "refund", "surcharge", "toll", "upkeep", "value", "wage", "yield_of"),
+)
+CONSTANTS = ("rate", "size", "limit", "margin", "bonus", "quota", "weight", "offset", "base", "span", "tax", "tip")
+
+VOCABULARY: tuple[str, ...] = (
+    *SPECIAL,
+    *USAGE,
+    *NUMBERS,
+    *TOOLS,
+    *(*PYTHON, *PYTHON_MORE),
+    *SPECIFICATION,
+    *NOTICES,
+    *(*FILES, CONSTANTS_FILE, TESTS_FILE),
+    *FUNCTIONS,
+    *CONSTANTS,
+)
+"""All tokens; the position of a token is its id."""
+
+TOKEN_IDS: dict[str, int] = {word: number for number, word in enumerate(VOCABULARY)}
+END_ID = TOKEN_IDS[END]
+PAD_ID = TOKEN_IDS[PAD]
+
+CODE_WORDS = frozenset((*NUMBERS, *PYTHON, *PYTHON_MORE, *FUNCTIONS, *CONSTANTS))
+"""Words that a function's body may contain."""
+NOTE_WORDS = frozenset(VOCABULARY) - frozenset(SPECIAL)
+"""Words that a summary may contain."""
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- set content = message['content'] or '' -%}"
+    f"{{%- if message['role'] == 'assistant' -%}}{{{{ '{AGENT} ' + content + ' {END} ' }}}}"
+    f"{{%- elif loop.first -%}}{{{{ '{TASK} ' + content + ' ' }}}}"
+    f"{{%- elif content.startswith('error: ') -%}}{{{{ '{ERROR} ' + content[7:] + ' ' }}}}"
+    f"{{%- elif content == 'summarize' -%}}{{{{ '{SUMMARIZE} ' }}}}"
+    f"{{%- else -%}}{{{{ '{RESULT} ' + content + ' ' }}}}"
+    "{%- endif -%}"
+    "{%- endfor -%}"
+    f"{{%- if add_generation_prompt -%}}{{{{ '{AGENT}' }}}}{{%- endif -%}}"
+)
+"""Jinja template of a chat: first the task, then calls and their results in turn. ``error: …`` is an error, and
+``summarize`` the request for a summary."""
+
+
+def encode_words(words: Iterable[str]) -> list[int]:
+    """Return the token ids of ``words``; raise a ``KeyError`` that names a word outside the vocabulary."""
+    try:
+        return [TOKEN_IDS[word] for word in words]
+    except KeyError as error:
+        raise KeyError(f"{error.args[0]!r} is not a word of the coder's vocabulary") from None
+
+
+def encode(text: str) -> list[int]:
+    """Return the token ids of ``text``, whose words are separated by white space; ``KeyError`` for an unknown word."""
+    return encode_words(text.split())
+
+
+def decode_words(token_ids: Iterable[int]) -> list[str]:
+    """Return the words of ``token_ids``; ids outside the vocabulary appear as ``#id``: a policy may sample any."""
+    return [VOCABULARY[item] if 0 <= item < len(VOCABULARY) else f"#{item}" for item in token_ids]
+
+
+def decode(token_ids: Iterable[int]) -> str:
+    """Return the text of ``token_ids``: the inverse of ``encode`` up to white space."""
+    return " ".join(decode_words(token_ids))
+
+
+def tokenizer_json() -> dict[str, Any]:
+    """Return the vocabulary as a Hugging Face ``tokenizer.json``: a word-level model, split at white space."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": TOKEN_IDS[word], "content": word, **flags} for word in SPECIAL],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": TOKEN_IDS, "unk_token": PAD},
+    }
+
+
+def tokenizer_config() -> dict[str, Any]:
+    """Return the ``tokenizer_config.json`` for ``tokenizer_json``."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": PAD,
+        "eos_token": END,
+        "model_max_length": 1024,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }

@@ -1,0 +1,193 @@
+"""Deletion tasks are verified by real tests in an isolated sandbox; planted cheats earn nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.agents.coder.deletion.features import features
+from headrace.agents.coder.deletion.installation import Installation, NoSuchModule, installation, originals
+from headrace.agents.coder.deletion.suite import SuiteOutcome, SuiteResult, parse_report
+from headrace.agents.coder.deletion.tasks import (
+    DeletionTask,
+    Rejection,
+    chosen,
+    limits_of,
+    suite_of,
+    verdict,
+    verified,
+)
+from headrace.agents.sandbox.overlay import Overlay
+from headrace.agents.sandbox.protocol import ProviderUnavailable
+
+MODULE, FEATURE = "colorsys", "rgb_to_hls"
+
+
+@pytest.fixture
+async def provider(tmp_path: Path) -> AsyncIterator[Overlay]:
+    try:
+        overlay = await Overlay.create(tmp_path)
+    except ProviderUnavailable as error:
+        pytest.skip(str(error))
+    yield overlay
+    overlay.close()
+
+
+@pytest.fixture
+def installed() -> Installation:
+    try:
+        return installation(MODULE)
+    except NoSuchModule as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def task(provider: Overlay, installed: Installation) -> DeletionTask:
+    feature = next(each for each in features(installed.source) if each.name == FEATURE)
+    found = await verified(provider, installed, feature)
+    assert isinstance(found, DeletionTask)
+    return found
+
+
+async def test_a_deletion_makes_some_tests_fail_and_leaves_others(task: DeletionTask) -> None:
+    assert task.fails_without
+    assert set(task.fails_without) < set(task.must_pass)
+    assert f"def {FEATURE}" not in task.broken
+    assert DeletionTask.of_line(task.line()) == task
+
+
+async def test_the_original_earns_everything_and_the_broken_module_nothing(
+    provider: Overlay, installed: Installation, task: DeletionTask
+) -> None:
+    path = f"{MODULE}.py"
+    assert await verdict(provider, task, installed, {path: installed.source.encode()}) == (1.0, SuiteOutcome.RAN)
+    assert await verdict(provider, task, installed, {}) == (0.0, SuiteOutcome.RAN)
+
+
+CHEATS = {
+    "exit": ("import sys; sys.exit(0)", SuiteOutcome.RAN),
+    "_exit": ("import os; os._exit(0)", SuiteOutcome.NO_REPORT),
+    "skips": ("import unittest; unittest.TestCase.run = lambda self, result=None: None", SuiteOutcome.PATCHED),
+    "passes": (
+        "import unittest\nunittest.TestCase.run = lambda self, result=None: result.addSuccess(self)",
+        SuiteOutcome.PATCHED,
+    ),
+    "asserts": (
+        "import unittest\nfor name in dir(unittest.TestCase):\n"
+        "    if name.startswith('assert'): setattr(unittest.TestCase, name, lambda *a, **k: None)",
+        SuiteOutcome.PATCHED,
+    ),
+    "report": (
+        "import os, json\nfor fd in range(3, 30):\n"
+        "    try: os.write(fd, json.dumps({'nonce': '', 'passed': [], 'canary': 'ok'}).encode())\n"
+        "    except OSError: pass\nos._exit(0)",
+        SuiteOutcome.FORGED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+async def test_a_planted_cheat_earns_nothing_and_is_labelled(
+    provider: Overlay, installed: Installation, task: DeletionTask, name: str
+) -> None:
+    code, outcome = CHEATS[name]
+    written = {f"{MODULE}.py": f"{task.broken}\n{code}\n".encode()}
+    assert await verdict(provider, task, installed, written) == (0.0, outcome)
+
+
+async def test_edited_tests_and_a_framework_of_ones_own_earn_nothing(
+    provider: Overlay, installed: Installation, task: DeletionTask
+) -> None:
+    empty = b"import unittest\nclass Anything(unittest.TestCase):\n    def test_it(self): pass\n"
+    shadows = {f"{name}.py": b"raise SystemExit(0)\n" for name in ("unittest", "json", "random", "sitecustomize")}
+    assert (await verdict(provider, task, installed, {f"test_{MODULE}.py": empty, **shadows}))[0] == 0.0
+
+
+async def test_neither_the_original_nor_its_bytecode_nor_its_tests_can_be_read(
+    provider: Overlay, installed: Installation, task: DeletionTask
+) -> None:
+    read = (
+        "import importlib.util, glob, sysconfig\n"
+        f"lib = sysconfig.get_path('stdlib')\n"
+        f"for path in [*glob.glob(lib + '/{MODULE}.py'), *glob.glob(lib + '/**/*{MODULE}*', recursive=True)]:\n"
+        "    try: print(len(open(path, 'rb').read()))\n"
+        "    except OSError: print('refused')\n"
+    )
+    sandbox = await provider.start(task.files(), limits_of(installed))
+    seen = await sandbox.execute([installed.python, "-I", "-S", "-c", read])
+    copied = await sandbox.execute([installed.python, "-I", "-S", "-c", f"import {MODULE}; print({MODULE}.{FEATURE})"])
+    await sandbox.stop()
+    assert seen.exit_code == 0, seen.stderr
+    assert set(seen.stdout.split()) <= {b"0", b"refused"}
+    assert copied.exit_code != 0
+
+
+async def test_without_the_mask_the_original_could_be_read(provider: Overlay, installed: Installation) -> None:
+    sandbox = await provider.start({"x.py": b""})
+    seen = await sandbox.execute([installed.python, "-I", "-S", "-c", f"import {MODULE}; print({MODULE}.{FEATURE})"])
+    await sandbox.stop()
+    assert seen.exit_code == 0
+
+
+async def test_a_deletion_that_no_test_notices_is_no_task(provider: Overlay, installed: Installation) -> None:
+    source = installed.source + "\n\ndef unused():\n    x = 1\n    return x\n"
+    untested = Installation(installed.python, installed.prefix, MODULE, source, installed.tests, installed.masked)
+    feature = features(source)[-1]
+    assert await verified(provider, untested, feature) is Rejection.NOT_TESTED
+
+
+async def test_a_reference_that_fails_or_does_not_repeat_is_no_task(provider: Overlay, installed: Installation) -> None:
+    feature = features(installed.source)[0]
+    other = SuiteResult(SuiteOutcome.RAN, frozenset({"test_colorsys.Other.test_it"}))
+    assert await verified(provider, installed, feature, other) is Rejection.NOT_REPEATABLE
+    failed = SuiteResult(SuiteOutcome.NO_REPORT)
+    assert await verified(provider, installed, feature, failed) is Rejection.REFERENCE_FAILS
+    assert (await suite_of(provider, installed, "raise ValueError\n")).passed == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (b"", SuiteOutcome.NO_REPORT),
+        (b"[]", SuiteOutcome.FORGED),
+        (b"{", SuiteOutcome.FORGED),
+        (b'{"nonce": "other", "passed": [], "canary": "ok"}', SuiteOutcome.FORGED),
+        (b'{"nonce": "n", "passed": 3, "canary": "ok"}', SuiteOutcome.FORGED),
+        (b'{"nonce": "n", "passed": ["a"], "canary": "patched"}', SuiteOutcome.PATCHED),
+        (b'{"nonce": "n", "passed": ["a"], "canary": "ok"}', SuiteOutcome.RAN),
+    ],
+)
+def test_reports_are_judged(text: bytes, outcome: SuiteOutcome) -> None:
+    result = parse_report(text, "n")
+    assert result.outcome is outcome
+    assert bool(result.passed) is (outcome is SuiteOutcome.RAN)
+
+
+def test_a_module_that_does_not_exist_is_refused_with_a_choice() -> None:
+    with pytest.raises(NoSuchModule, match="graphlib"):
+        installation("no_such_module")
+
+
+def test_what_is_masked_includes_bytecode_and_tests(tmp_path: Path) -> None:
+    for name in (
+        "a.py",
+        "__pycache__/a.cpython-311.pyc",
+        "test/test_a.py",
+        "test/__pycache__/test_a.cpython-311.pyc",
+        "b.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert len(originals(tmp_path, "a")) == 4
+
+
+def test_features_are_chosen_over_the_whole_file(installed: Installation) -> None:
+    every = features(installed.source)
+    assert chosen(every, 2)[0] == every[0]
+    assert chosen(every, 99) == every
+    assert len(chosen(every, 3)) == 3
+
+
+def test_a_line_that_is_no_task_is_refused() -> None:
+    with pytest.raises(ValueError, match="no deletion task"):
+        DeletionTask.of_line('{"module": "a"}')
