@@ -4,8 +4,10 @@ episode = SearchEpisode(make_task("search-train-000017"), version=12, spec=SEARC
 """
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 from headrace.agents.search import vocabulary as words
+from headrace.agents.search.demonstrations import Mistakes, demonstrate
 from headrace.agents.search.harness import HARNESS_VERSION, Done, Harness, Limits, Observation
 from headrace.agents.search.sampler import AGENT
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
@@ -14,7 +16,7 @@ from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Tu
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.spec import RewardSpec, Score
 from tests.simulator.records import NOWHERE, RUN
-from tests.simulator.sampling import SamplingSettings
+from tests.simulator.sampling import Call, SamplingSettings
 
 FIRST_TRAINING_TASK = 1_000_000
 """Demonstrations of the base model use the first million; each seed of a sampler has its own million."""
@@ -70,8 +72,11 @@ class SearchEpisode:
             self._score = self._spec.score(self.trajectory())
         return self._score
 
-    def trajectory(self) -> Trajectory:
-        """Returns the record that rewards read: all but tokens. Its only segment has the policy's version."""
+    def trajectory(self, trajectory_id: str = "simulated", segments: Sequence[Segment] = ()) -> Trajectory:
+        """Returns the attempt's record.
+
+        Rewards need no tokens: without ``segments``, a single one has the number of sampled tokens and their version.
+        """
         task, sampled = self.harness.task, sum(turn.sampled_tokens for turn in self.turns)
         versions = Segment(
             token_ids=[0] * sampled,
@@ -80,11 +85,11 @@ class SearchEpisode:
             version_spans=[VersionSpan(version=self._version, start=0, end=sampled)],
         )
         return Trajectory(
-            trajectory_id=task.task_id,
+            trajectory_id=trajectory_id,
             started=TrajectoryStarted(
                 task_id=task.task_id, agent=AGENT, harness_version=HARNESS_VERSION, task=task.facts, run=RUN
             ),
-            segments=[versions],
+            segments=list(segments) or [versions],
             turns=self.turns,
             sampled_tokens=sampled,
             status=self.status,
@@ -115,6 +120,23 @@ def _turn(number: int, sampled: int, observation: Observation | None) -> Turn:
     )
     pruned = list(observation.pruned.chunk_ids) if observation.pruned else []
     return Turn(sampled_tokens=sampled, tools=[use], pruned_ids=pruned)
+
+
+def demonstrated(
+    task: Task, rng: Random, *, mistakes: Mistakes | None = None, limits: Limits | None = None
+) -> tuple[SearchEpisode, list[Call]]:
+    """Returns a scripted attempt at ``task`` that has ended, and its calls, whose log-probabilities are all 0."""
+    episode, calls = SearchEpisode(task, limits=limits), list[Call]()
+    for example in demonstrate(task, rng, mistakes, limits):
+        start = 0
+        for end, (token, imitated) in enumerate(zip(example.token_ids, example.mask, strict=True), start=1):
+            if imitated and token == words.END_ID:
+                begin = next(place for place in range(start, end) if example.mask[place])
+                sampled = example.token_ids[begin:end]
+                calls.append(Call(example.token_ids[:begin], sampled, (0.0,) * len(sampled)))
+                episode.act(sampled)
+                start = end
+    return episode, calls
 
 
 def training_episodes(
