@@ -13,7 +13,7 @@ from headrace.agents.search.sampler import AGENT
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
 from headrace.schemas.events import EndStatus, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
-from headrace.streams.rewards.context1 import SEARCH
+from headrace.streams.rewards.context1 import SEARCH_RECALLS
 from headrace.streams.rewards.spec import RewardSpec, Score
 from tests.simulator.records import NOWHERE, RUN
 from tests.simulator.sampling import Call, SamplingSettings
@@ -34,7 +34,7 @@ class SearchEpisode:
     """One attempt, whose reward is that of its trajectory's record."""
 
     def __init__(
-        self, task: Task, version: int = 0, *, spec: RewardSpec = SEARCH, limits: Limits | None = None
+        self, task: Task, version: int = 0, *, spec: RewardSpec = SEARCH_RECALLS, limits: Limits | None = None
     ) -> None:
         self.harness = Harness(task, limits)
         self.turns: list[Turn] = []
@@ -101,6 +101,11 @@ class SearchEpisode:
         )
 
     @property
+    def maximum(self) -> float:
+        """Largest possible reward; 1 if the spec declares none."""
+        return self._spec.maximum or 1.0
+
+    @property
     def status(self) -> EndStatus | None:
         """How it ended."""
         return self.done.status if self.done else None
@@ -140,7 +145,7 @@ def demonstrated(
 
 
 def training_episodes(
-    *, spec: RewardSpec = SEARCH, limits: Limits | None = None
+    *, spec: RewardSpec = SEARCH_RECALLS, limits: Limits | None = None
 ) -> Callable[[int, int], SearchEpisode]:
     """Returns attempts at training tasks, by number from ``FIRST_TRAINING_TASK`` on."""
     return lambda number, version: SearchEpisode(
@@ -149,7 +154,7 @@ def training_episodes(
 
 
 def held_out_episodes(
-    *, spec: RewardSpec = SEARCH, limits: Limits | None = None
+    *, spec: RewardSpec = SEARCH_RECALLS, limits: Limits | None = None
 ) -> Callable[[int, int], SearchEpisode]:
     """Returns attempts at held-out tasks, by number."""
     return lambda number, version: SearchEpisode(
