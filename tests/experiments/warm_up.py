@@ -19,7 +19,7 @@ from tests.experiments.page import table, write
 from tests.simulator.records import NOWHERE, segments_of
 from tests.simulator.search import demonstrated
 
-TASKS, PER_TASK = 2000, 4
+TASKS, PER_TASK = 1000, 4
 REWARDS = parse_rewards({"search": "search@3"})
 """The shipped reward that records both recalls."""
 
