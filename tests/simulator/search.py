@@ -9,7 +9,7 @@ from random import Random
 from headrace.agents.search import vocabulary as words
 from headrace.agents.search.demonstrations import Mistakes, demonstrate
 from headrace.agents.search.harness import HARNESS_VERSION, Done, Harness, Limits, Observation
-from headrace.agents.search.sampler import AGENT
+from headrace.agents.search.rollouts import AGENT
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
 from headrace.schemas.events import EndStatus, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
