@@ -88,11 +88,13 @@ def demonstrate(
         mask += [0] * len(step.ids)
 
 
-def demonstrations(first: int, count: int, mistakes: Mistakes | None = None) -> Iterator[list[Demonstration]]:
+def demonstrations(
+    first: int, count: int, mistakes: Mistakes | None = None, limits: Limits | None = None
+) -> Iterator[list[Demonstration]]:
     """Yield scripted episodes of ``count`` training tasks from number ``first`` on, one per task."""
     for number in range(first, first + count):
         identifier = task_id(Split.TRAIN, number)
-        yield demonstrate(make_task(identifier), Random(f"demonstration/{identifier}"), mistakes)
+        yield demonstrate(make_task(identifier), Random(f"demonstration/{identifier}"), mistakes, limits)
 
 
 def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
@@ -111,7 +113,7 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
     if missing[0].triple.subject not in known or rng.random() < stops:
         return _answer(task, view, rng, errs)
     distractors = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]
-    pruning_due = harness.used >= harness.limits.soft and len(distractors) > 1
+    pruning_due = harness.limits.pruning and harness.used >= harness.limits.soft and len(distractors) > 1
     if pruning_due and rng.random() >= errs.ignore_budget:
         return _prune(view, distractors, rng, errs)
     return _look_for(missing[0], view, rng, errs)

@@ -41,6 +41,9 @@ class Limits:
     """Number of model calls after which the episode ends."""
     sampled_tokens: int = 16
     """Largest number of tokens per model call; a longer turn is cut off and malformed."""
+    pruning: bool = True
+    """Whether chunks can be pruned. Without it, the tool is refused, and no threshold applies before the budget: for
+    comparisons at equal budget."""
 
     def __post_init__(self) -> None:
         if not 0 < self.soft <= self.hard <= self.budget:
@@ -136,9 +139,9 @@ class Harness:
         return observation
 
     def _call(self, action: Action, sampled: tuple[int, ...]) -> Observation:
-        if action.tool == words.PRUNE:
+        if action.tool == words.PRUNE and self.limits.pruning:
             return self._prune(action)
-        if self.used >= self.limits.hard:
+        if action.tool == words.PRUNE or (self.limits.pruning and self.used >= self.limits.hard):
             return self._error(action, ToolErrorClass.REFUSED, ("refused",))
         if action.tool == words.SEARCH:
             found = self.task.index.search(action.arguments, exclude=self.seen)
@@ -199,8 +202,8 @@ class Harness:
         self.used = len(context)
         opening, label, slash, closing = words.USAGE
         line = [opening, label, *str(self.used), slash, *str(self.limits.budget), closing]
-        if self.used >= self.limits.hard:
+        if self.limits.pruning and self.used >= self.limits.hard:
             line += ["only", "pruning"]
-        elif self.used >= self.limits.soft:
+        elif self.limits.pruning and self.used >= self.limits.soft:
             line += ["consider", "pruning"]
         context += words.encode_words((*line, words.AGENT))

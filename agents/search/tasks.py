@@ -88,17 +88,26 @@ def split_of(question: Sequence[str]) -> Split:
     return Split.HELD_OUT if digest[0] % HELD_OUT_SHARE == 0 else Split.TRAIN
 
 
-@lru_cache(maxsize=512)  # the attempts of a group share one task and its index
-def make_task(identifier: str) -> Task:
-    """Return the task ``identifier``, which is the same on every machine. Raises ``ValueError`` for an invalid id."""
+def hops_of(identifier: str) -> int:
+    """Return the hops of the task ``identifier`` without making it. Raises ``ValueError`` for an invalid id."""
+    return _drawn(identifier)[2]
+
+
+def _drawn(identifier: str) -> tuple[Split, Random, int]:
+    """Return a task's split, the random numbers that make it, and its hops, which are drawn first."""
     match = _TASK_ID.fullmatch(identifier)
     if match is None or int(match[3] or 1) not in HOP_WEIGHTS:
         raise ValueError(f"{identifier!r} is not a task id such as search-train-000017 or search-train-000017-2hops")
-    split = Split(match[1])
     # A string is hashed by SHA-512: stable across Python versions and unrelated for neighbouring ids.
     rng = Random(f"headrace/{identifier}")
     drawn = rng.choices(list(HOP_WEIGHTS), weights=list(HOP_WEIGHTS.values()))[0]
-    hops = int(match[3]) if match[3] else drawn
+    return Split(match[1]), rng, int(match[3]) if match[3] else drawn
+
+
+@lru_cache(maxsize=512)  # the attempts of a group share one task and its index
+def make_task(identifier: str) -> Task:
+    """Return the task ``identifier``, which is the same on every machine. Raises ``ValueError`` for an invalid id."""
+    split, rng, hops = _drawn(identifier)
     for _ in range(_DRAWS):
         corpus = draw_corpus(rng)
         chains = _chains(corpus, hops)

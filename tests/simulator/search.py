@@ -4,17 +4,19 @@ episode = SearchEpisode(make_task("search-train-000017"), version=12, spec=SEARC
 """
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 from headrace.agents.search import vocabulary as words
+from headrace.agents.search.demonstrations import Mistakes, demonstrate
 from headrace.agents.search.harness import HARNESS_VERSION, Done, Harness, Limits, Observation
-from headrace.agents.search.sampler import AGENT
+from headrace.agents.search.rollouts import AGENT
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
 from headrace.schemas.events import EndStatus, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
-from headrace.streams.rewards.context1 import SEARCH
+from headrace.streams.rewards.context1 import SEARCH_RECALLS
 from headrace.streams.rewards.spec import RewardSpec, Score
 from tests.simulator.records import NOWHERE, RUN
-from tests.simulator.sampling import SamplingSettings
+from tests.simulator.sampling import Call, SamplingSettings
 
 FIRST_TRAINING_TASK = 1_000_000
 """Demonstrations of the base model use the first million; each seed of a sampler has its own million."""
@@ -32,7 +34,7 @@ class SearchEpisode:
     """One attempt, whose reward is that of its trajectory's record."""
 
     def __init__(
-        self, task: Task, version: int = 0, *, spec: RewardSpec = SEARCH, limits: Limits | None = None
+        self, task: Task, version: int = 0, *, spec: RewardSpec = SEARCH_RECALLS, limits: Limits | None = None
     ) -> None:
         self.harness = Harness(task, limits)
         self.turns: list[Turn] = []
@@ -70,8 +72,11 @@ class SearchEpisode:
             self._score = self._spec.score(self.trajectory())
         return self._score
 
-    def trajectory(self) -> Trajectory:
-        """Returns the record that rewards read: all but tokens. Its only segment has the policy's version."""
+    def trajectory(self, trajectory_id: str = "simulated", segments: Sequence[Segment] = ()) -> Trajectory:
+        """Returns the attempt's record.
+
+        Rewards need no tokens: without ``segments``, a single one has the number of sampled tokens and their version.
+        """
         task, sampled = self.harness.task, sum(turn.sampled_tokens for turn in self.turns)
         versions = Segment(
             token_ids=[0] * sampled,
@@ -80,11 +85,11 @@ class SearchEpisode:
             version_spans=[VersionSpan(version=self._version, start=0, end=sampled)],
         )
         return Trajectory(
-            trajectory_id=task.task_id,
+            trajectory_id=trajectory_id,
             started=TrajectoryStarted(
                 task_id=task.task_id, agent=AGENT, harness_version=HARNESS_VERSION, task=task.facts, run=RUN
             ),
-            segments=[versions],
+            segments=list(segments) or [versions],
             turns=self.turns,
             sampled_tokens=sampled,
             status=self.status,
@@ -94,6 +99,11 @@ class SearchEpisode:
             started_ms=0,
             ended_ms=0,
         )
+
+    @property
+    def maximum(self) -> float:
+        """Largest possible reward; 1 if the spec declares none."""
+        return self._spec.maximum or 1.0
 
     @property
     def status(self) -> EndStatus | None:
@@ -117,8 +127,25 @@ def _turn(number: int, sampled: int, observation: Observation | None) -> Turn:
     return Turn(sampled_tokens=sampled, tools=[use], pruned_ids=pruned)
 
 
+def demonstrated(
+    task: Task, rng: Random, *, mistakes: Mistakes | None = None, limits: Limits | None = None
+) -> tuple[SearchEpisode, list[Call]]:
+    """Returns a scripted attempt at ``task`` that has ended, and its calls, whose log-probabilities are all 0."""
+    episode, calls = SearchEpisode(task, limits=limits), list[Call]()
+    for example in demonstrate(task, rng, mistakes, limits):
+        start = 0
+        for end, (token, imitated) in enumerate(zip(example.token_ids, example.mask, strict=True), start=1):
+            if imitated and token == words.END_ID:
+                begin = next(place for place in range(start, end) if example.mask[place])
+                sampled = example.token_ids[begin:end]
+                calls.append(Call(example.token_ids[:begin], sampled, (0.0,) * len(sampled)))
+                episode.act(sampled)
+                start = end
+    return episode, calls
+
+
 def training_episodes(
-    *, spec: RewardSpec = SEARCH, limits: Limits | None = None
+    *, spec: RewardSpec = SEARCH_RECALLS, limits: Limits | None = None
 ) -> Callable[[int, int], SearchEpisode]:
     """Returns attempts at training tasks, by number from ``FIRST_TRAINING_TASK`` on."""
     return lambda number, version: SearchEpisode(
@@ -127,7 +154,7 @@ def training_episodes(
 
 
 def held_out_episodes(
-    *, spec: RewardSpec = SEARCH, limits: Limits | None = None
+    *, spec: RewardSpec = SEARCH_RECALLS, limits: Limits | None = None
 ) -> Callable[[int, int], SearchEpisode]:
     """Returns attempts at held-out tasks, by number."""
     return lambda number, version: SearchEpisode(

@@ -5,6 +5,7 @@ from random import Random
 
 from headrace.agents.search import vocabulary as words
 from headrace.agents.search.demonstrations import Demonstration, Mistakes, demonstrate, demonstrations
+from headrace.agents.search.harness import Limits
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
 
 TASKS = [make_task(task_id(Split.TRAIN, number)) for number in range(200)]
@@ -56,6 +57,12 @@ def test_with_mistakes_most_questions_of_several_hops_fail() -> None:
         calls[-1] == [words.ANSWER, *task.targets, words.END] for task, calls in episodes() if len(task.chain) > 1
     )
     assert 0 < outcomes[True] < outcomes[False]
+
+
+def test_without_pruning_no_prune_is_demonstrated() -> None:
+    for number, task in enumerate(TASKS):
+        for example in demonstrate(task, Random(number), FLAWLESS, Limits(pruning=False)):
+            assert words.PRUNE not in {call[0] for call in actions(example)}
 
 
 def test_every_tool_is_demonstrated() -> None:

@@ -186,6 +186,27 @@ class TestPruning:
         assert say(harness, "prune_chunks c00 <end>").error_class is ToolErrorClass.INVALID_ARGUMENTS
 
 
+def test_without_pruning_nothing_is_advised_and_nothing_but_the_prune_is_refused() -> None:
+    harness = episode(Limits(pruning=False))
+    [first, *_] = say(harness, query(0)).result["chunk_ids"]
+    say(harness, query(1))
+    assert harness.used >= harness.limits.hard
+    assert "pruning" not in words.decode(harness.observe())
+    refused = say(harness, f"prune_chunks {first} <end>")
+    assert refused.error_class is ToolErrorClass.REFUSED
+    assert refused.pruned is None
+    assert first in {chunk.chunk_id for chunk in harness.view}
+
+
+def test_without_pruning_the_budget_alone_ends_the_episode() -> None:
+    harness = episode(Limits(pruning=False))
+    say(harness, query(0))
+    say(harness, query(1))
+    ended = harness.act(words.encode(query(2)))
+    assert isinstance(ended, Done)
+    assert ended.status is EndStatus.BUDGET_EXHAUSTED
+
+
 def test_a_malformed_action_is_an_error_that_the_model_sees_and_the_episode_continues() -> None:
     harness = episode()
     step = say(harness, "ada of c03 <end>")

@@ -11,6 +11,7 @@ from headrace.agents.search.tasks import (
     Task,
     UnverifiedTask,
     ask,
+    hops_of,
     make_task,
     split_of,
     task_id,
@@ -38,6 +39,11 @@ def test_every_task_passes_verification_and_asks_what_its_chain_answers() -> Non
 
 def test_questions_have_one_two_and_three_hops() -> None:
     assert set(Counter(len(task.chain) for task in tasks(Split.TRAIN))) == {1, 2, 3}
+
+
+def test_hops_are_known_without_making_the_task() -> None:
+    for task in tasks(Split.TRAIN):
+        assert hops_of(task.task_id) == len(task.chain)
 
 
 def test_training_and_held_out_never_share_a_question_or_a_corpus() -> None:
