@@ -6,7 +6,7 @@ from headrace.deploy.demo.systems import NAMES, system_named
 
 
 @click.command("demo")
-@click.argument("system", type=click.Choice(NAMES), default=NAMES[0], metavar="[SYSTEM]")
+@click.argument("system", type=click.Choice(NAMES), default=NAMES[0], metavar=f"[{'|'.join(NAMES)}]")
 @click.option(
     "--seed", type=click.IntRange(0, 997), default=0, show_default=True, help="Seed of tasks, engine, trainer."
 )

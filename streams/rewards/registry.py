@@ -73,6 +73,7 @@ DEFAULTS: Mapping[str, str] = {
     "search-text": SEARCH_TEXT.label,
     "environment": ENVIRONMENT.label,
     "coder": CODER.label,
+    "swarm": SWARM.label,
     ANY_AGENT: OUTCOME.label,
 }
 """The default specs of agents."""

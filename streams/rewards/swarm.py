@@ -5,8 +5,8 @@
 r_parallel rewards assigned sub-agents (against serial collapse), r_finish sub-agents that completed their work (against
 spurious parallelism). Their closed forms, λ and its schedule are not published. The forms are those of a public
 replication that omitted the anneal: the number of sub-agents grew, and the task's own score fell while the reward rose.
-So every reward records λ as the component's weight. The other specs here are the arms of ``headrace demo swarm``, which
-show what the anneal prevents; ``agents/swarm/README.md`` has their figures.
+So every reward records λ as the component's weight. The other specs here are the arms of ``headrace demo swarm``, meant
+to show what the anneal prevents; ``agents/swarm/README.md`` says what they have shown so far.
 """
 
 from headrace.schemas.records.trajectory import Trajectory

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_retrieval [--corpus DIR] [--queries 300] [--rounds 5]
 
 Without ``--corpus`` the corpus of the installed documentation and its index are made first. Medians of interleaved
-rounds, with the smallest and the largest. Every stage includes those before it: ``fused`` is both rankings and their
-fusion. ``bm25s alone`` is the library with its own tokens and its own choice of the best 50.
+rounds, with the smallest and the largest. ``fused`` is both rankings and their fusion,
+and later stages include it. ``bm25s alone`` is the library with its own tokens and its own choice of the best 50.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import argparse
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
@@ -100,13 +100,28 @@ def held_out_ids(per_hops: int) -> list[str]:
     return [identifier for several in zip(*by_hops, strict=True) for identifier in several]
 
 
-def perfect_rewards(limits: Limits, per_hops: int) -> dict[int, float]:
-    """Returns the mean reward of the perfect player by hops, as a share of the maximum."""
-    found: dict[int, list[float]] = {hops: [] for hops in HOP_WEIGHTS}
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What limits allow the player without mistakes, by hops."""
+
+    reward: dict[int, float]
+    """Mean reward, as a share of the maximum."""
+    answered: dict[int, float]
+    """Share of attempts whose answer has all evidence."""
+
+
+def allowed(limits: Limits, per_hops: int, *, bold: bool = False) -> Allowed:
+    """Play ``per_hops`` held-out tasks of each number of hops."""
+    rewards: dict[int, list[float]] = {hops: [] for hops in HOP_WEIGHTS}
+    answers: dict[int, list[bool]] = {hops: [] for hops in HOP_WEIGHTS}
     for identifier in held_out_ids(per_hops):
-        episode = play_perfectly(make_task(identifier), limits)
-        found[hops_of(identifier)].append(episode.reward() / episode.maximum)
-    return {hops: fmean(rewards) for hops, rewards in found.items()}
+        episode = play_perfectly(make_task(identifier), limits, bold=bold)
+        rewards[hops_of(identifier)].append(episode.reward() / episode.maximum)
+        answers[hops_of(identifier)].append(episode.score().components["output_recall"].value == 1)
+    return Allowed(
+        {hops: fmean(values) for hops, values in rewards.items()},
+        {hops: fmean(values) for hops, values in answers.items()},
+    )
 
 
 def warm_up_examples(limits: Limits, count: int, first: int = 0) -> list[TuningExample]:
@@ -247,21 +262,31 @@ def main() -> None:
 
 
 def _allowed() -> list[str]:
+    ways = ((WITH, True, False), (f"{WITHOUT}, stops in time", False, False), (f"{WITHOUT}, searches on", False, True))
     rows = [
-        [f"{limits.budget}, {limits.soft}, {limits.hard}", arm, *(f"{reward:.2f}" for reward in rewards.values())]
+        [
+            f"{limits.budget}, {limits.soft}, {limits.hard}" + (" (default)" if limits == Limits() else ""),
+            way,
+            *(f"{value:.2f}" for value in (*found.reward.values(), *found.answered.values())),
+        ]
         for limits in BUDGETS
-        for arm, pruning in ((WITH, True), (WITHOUT, False))
-        for rewards in [perfect_rewards(replace(limits, pruning=pruning), HELD_OUT_PER_HOPS)]
+        for way, pruning, bold in ways
+        for found in [allowed(replace(limits, pruning=pruning), HELD_OUT_PER_HOPS, bold=bold)]
     ]
-    head = ["budget, soft, hard threshold", "", "1 hop", "2 hops", "3 hops"]
+    head = ["budget, soft, hard threshold, in tokens", ""]
+    head += [f"{what}, {hops} hop{'s' * (hops > 1)}" for what in ("reward", "answered") for hops in HOP_WEIGHTS]
     return [
         "A scripted player without mistakes (`tests/simulator/search_player.py`) plays the search agent's harness on "
         f"{HELD_OUT_PER_HOPS} held-out tasks of each number of hops. *With pruning*, from the hard threshold on the "
-        "harness refuses every tool but the prune; *without*, it refuses the prune and nothing else, so that the whole "
-        "budget can be used. Mean reward (Context-1's, β = 2) as a share of its maximum:",
+        "harness refuses every tool but the prune, and answers stay allowed; *without*, it refuses the prune and "
+        "nothing else, so that the whole budget can be used. There the player either stops while the largest possible "
+        "result still fits, and answers with what it has, or searches on until the budget ends the attempt. Mean "
+        "reward (Context-1's, β = 2) as a share of its maximum, and the share of attempts that answer with all "
+        "evidence:",
         table(head, rows),
-        "So three hops need a prune under the default limits already, and two hops as well from a budget of "
-        f"{LIMITS.budget} on: what is missing without it is not skill.",
+        "So three hops cannot be answered without a prune under the default limits already, and two hops not at a "
+        f"budget of {LIMITS.budget}. An attempt that searches on and never answers can still earn 0.6, for what it has "
+        "seen: reward alone does not show that pruning is needed.",
     ]
 
 

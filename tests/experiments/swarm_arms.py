@@ -242,7 +242,7 @@ def page(runs: Mapping[str, Sequence[Run]]) -> None:
     )
     write(
         "swarm_arms",
-        "Shaping for sub-agents: without an anneal, reward rises and deep accuracy falls",
+        "Shaping for sub-agents: four arms and Toggle",
         [
             f"The orchestrator of `agents/swarm`, learnt from its base model in the simulator (`tests/simulator`) with "
             f"the trainer's own learner: {steps} steps of {GROUPS} tasks × 8 attempts in {SUBSTEPS} sub-steps, loss "

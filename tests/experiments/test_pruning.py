@@ -13,14 +13,21 @@ from tests.experiments.pruning import ARMS, BUDGETS, LIMITS, WITH, WITHOUT
 
 def test_every_budget_can_be_met_with_pruning_and_three_hops_not_without() -> None:
     for limits in BUDGETS:
-        assert min(pruning.perfect_rewards(limits, 6).values()) == pytest.approx(1.0)
-    for limits in BUDGETS:
-        assert pruning.perfect_rewards(pruning.replace(limits, pruning=False), 6)[3] < 0.4
+        found = pruning.allowed(limits, 6)
+        assert min(found.reward.values()) == pytest.approx(1.0)
+        assert min(found.answered.values()) == 1
+        for bold in (False, True):
+            assert pruning.allowed(pruning.replace(limits, pruning=False), 6, bold=bold).answered[3] == 0
 
 
 def test_under_the_tightest_budget_two_hops_need_a_prune_as_well() -> None:
-    assert pruning.perfect_rewards(ARMS[WITHOUT], 6)[2] < 0.4
+    assert pruning.allowed(ARMS[WITHOUT], 6).answered[2] < 0.4
     assert ARMS[WITH] == LIMITS
+
+
+def test_searching_on_without_an_answer_earns_more_than_stopping_in_time() -> None:
+    without = pruning.replace(BUDGETS[0], pruning=False)
+    assert pruning.allowed(without, 6, bold=True).reward[3] > pruning.allowed(without, 6).reward[3] + 0.1
 
 
 def test_the_curriculum_goes_from_few_hops_to_many() -> None:

@@ -22,6 +22,7 @@ from headrace.streams.rewards.registry import (
     parse_rewards,
 )
 from headrace.streams.rewards.spec import RewardSpec
+from headrace.streams.rewards.swarm import SWARM
 from tests.streams.attempts import attempt
 
 USER_PACKAGE = Path(__file__).parents[2] / "data" / "user_rewards"
@@ -123,13 +124,13 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
         "search@2",
     ]
     assert rewards.of(attempt("t", started=False)).label == "search@2"
-    labels = {"tables@1", "search@1", "search@4", "search-text@1", "coder@1", "environment@1", "search@2"}
+    labels = {"tables@1", "search@1", "search@4", "search-text@1", "coder@1", "swarm@1", "environment@1", "search@2"}
     assert {spec.label for spec in rewards.specs} == labels
 
 
 def test_without_a_setting_our_agents_have_their_reward_and_others_their_outcome() -> None:
     agents = {"search": SEARCH, "search-program": SEARCH_PROGRAM, "search-text": SEARCH_TEXT}
-    assert parse_rewards({}) == Rewards({**agents, "coder": CODER, "environment": ENVIRONMENT}, OUTCOME)
+    assert parse_rewards({}) == Rewards({**agents, "coder": CODER, "swarm": SWARM, "environment": ENVIRONMENT}, OUTCOME)
 
 
 def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:
