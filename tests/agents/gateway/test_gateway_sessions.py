@@ -49,6 +49,8 @@ async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: t
         ended = f"/sessions/{session['session']}/end"
         status, answer = await gateway.post(ended, {"outcome": 1}, key=key)
         assert (status, "reports no outcome" in answer["error"]["message"]) == (403, True)
+        status, answer = await gateway.post(ended, {"status": "restarted"}, key=key)  # it would escape its reward
+        assert (status, "as restarted" in answer["error"]["message"]) == (403, True)
         assert await gateway.post(ended, {"outcome": 1, "status": "completed"}) == (
             200, {"session": session["session"], "ended": True},
         )  # fmt: skip
