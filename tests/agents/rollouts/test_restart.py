@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headrace.agents.outbox import SPOOL_AFTER_S
 from headrace.agents.rollouts.journal import LABEL, Place, place_in
 from headrace.agents.rollouts.tasks import TASKS_PER_SEED
 from headrace.schemas.envelope import Envelope
@@ -23,6 +24,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message, decode, encode
 from tests.agents.rollouts.toy import GROUP_SIZE, TURNS, toy_engine
+from tests.conftest import RunningKafka
 
 pytestmark = pytest.mark.kafka
 
@@ -38,6 +40,13 @@ class Logged:
 
     numbers: list[int] = field(default_factory=list)
     events: list[Record] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+
+    def without_repetitions(self) -> "Logged":
+        first = sorted({self.ids.index(each) for each in self.ids})
+        return Logged(
+            [self.numbers[at] for at in first], [self.events[at] for at in first], [self.ids[at] for at in first]
+        )
 
     @property
     def started(self) -> TrajectoryStarted:
@@ -62,6 +71,7 @@ async def logged(bootstrap: str, run: str) -> dict[str, Logged]:
         assert envelope.sequence is not None
         found[envelope.subject].numbers.append(envelope.sequence)
         found[envelope.subject].events.append(event)
+        found[envelope.subject].ids.append(envelope.id)
     return {name: each for name, each in found.items() if each.started.run == run}
 
 
@@ -182,3 +192,29 @@ async def test_odd_starts_in_the_log_keep_no_sampler_from_starting(kafka: str) -
         report = await completed(kafka, url, "odd", "resume")
     assert report["restored"] == {"abandoned": 4}
     assert report["groups"] == TASKS - 1, "somebody has attempted the first task"
+
+
+async def test_what_a_killed_sampler_left_on_disk_while_kafka_was_away_is_not_made_again(
+    running_kafka: RunningKafka,
+) -> None:
+    kafka = running_kafka.bootstrap
+    async with toy_engine(0.3) as (_, url):
+        process = await start_sampler(kafka, url, "spooled", "resume")
+        try:
+            async with asyncio.timeout(60):
+                while sum(len(each.events) for each in (await logged(kafka, "spooled")).values()) < 20:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            running_kafka.freeze()
+            await asyncio.sleep(SPOOL_AFTER_S + 1)
+        finally:
+            process.kill()
+            running_kafka.freeze(False)
+            await process.wait()
+        await running_kafka.stays_listed()
+        before = await logged(kafka, "spooled")
+        report = await completed(kafka, url, "spooled", "resume")
+        after = await logged(kafka, "spooled")
+    assert report["restored"].get("kept", 0) > len(before), "attempts that had ended were on disk only"
+    # What was in flight is on disk, too, and is sent twice, with the same ids: the assembler drops the second.
+    assert_every_member_once({name: each.without_repetitions() for name, each in after.items()})
+    assert len(after) == MEMBERS
