@@ -39,6 +39,7 @@ from headrace.agents.decorators import record_tool_calls, record_trajectories, t
 from headrace.agents.encoding import Note
 from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
 from headrace.agents.identifier import MAX_CHARACTERS, BadIdentifier, identifier
+from headrace.agents.left_behind import send_left_behind
 from headrace.agents.masking.masker import masked_identifier
 from headrace.agents.masking.settings import Masking
 from headrace.agents.raised import type_name
@@ -233,6 +234,11 @@ class Headrace:
         included. ``replays``: whether the work is repeated from its start, so that these events occur again; they are
         not sent again. The recording terms of its start apply."""
         return ContinuedTrajectory(self._sender, trajectory_id, known, replays=replays)
+
+    async def send_left_behind(self) -> int:
+        """Send what ended processes left on disk, and return how many events these were. For a process that continues
+        by the log what another began: before it reads the log. Raises Kafka's errors."""
+        return await send_left_behind(self._config)
 
     def current(self) -> Trajectory:
         """The trajectory of the innermost ``with`` around the running code, in its task or thread.

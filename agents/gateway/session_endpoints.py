@@ -36,7 +36,7 @@ from headrace.agents.gateway.session_grants import (
     read_request,
 )
 from headrace.agents.gateway.session_identity import SessionIdentity, Source
-from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.events import EndStatus, FeedbackGiven
 
 CORS: Final = {
     "Access-Control-Allow-Origin": "*",
@@ -143,6 +143,10 @@ class SessionEndpoints:
         asked: EndRequest = read_request(EndRequest, body)
         if access.grant is not None and asked.outcome is not None:  # the program that is judged holds it
             raise refused(ErrorKind.PERMISSION, "a session's key reports no outcome: use a key of the gateway")
+        if access.grant is not None and asked.status is EndStatus.RESTARTED:  # it would escape its reward
+            raise refused(
+                ErrorKind.PERMISSION, "a session's key ends no attempt as restarted: use a key of the gateway"
+            )
         tenant, session = access.tenant.name, request.match_info["session"]
         if not self._capture.is_open(tenant, session):
             raise refused(ErrorKind.NOT_FOUND, f"the session {session[:80]!r} is not open")

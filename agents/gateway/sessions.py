@@ -31,7 +31,8 @@ MAX_SUMMARIES = 8
 """Latest sampled texts of a session that a compaction may contain."""
 
 MAX_LOOKED_AT = 256
-"""Oldest sessions among which one without a call in flight is looked for, when there are too many."""
+"""Oldest sessions among which one without a call in flight is looked for, when there are too many; the next time
+others are the oldest."""
 
 MAX_QUOTES = 64
 """Open tool calls, the latest ones, in which the prompt of a sub-agent is looked for."""
@@ -204,7 +205,7 @@ class SessionStore:
     """The sessions of all tenants.
 
     If there are too many, the tenant with the most of them loses its least recently used one: no tenant's sessions end
-    because another opens many.
+    because another opens many, unless those all have calls in flight.
     """
 
     def __init__(self, max_sessions: int) -> None:
@@ -226,15 +227,19 @@ class SessionStore:
 
     def put(self, session: Session) -> Session | None:
         """Add or refresh a session; return the one that must be ended because there are too many: of the tenant with
-        the most sessions, the least recently used one without a call in flight, among the oldest."""
+        the most sessions, the least recently used one without a call in flight, among the oldest. A smaller tenant
+        loses one only if all sessions of the larger ones were looked at."""
         own = self._by_tenant.setdefault(session.tenant, OrderedDict())
         self._count += session.scope not in own
         own[session.scope] = session
         own.move_to_end(session.scope)
         if self._count <= self._max:
             return None
+        left = MAX_LOOKED_AT
         for sessions in sorted(self._by_tenant.values(), key=len, reverse=True):
-            for scope in list(islice(sessions, MAX_LOOKED_AT)):
+            looked_at = list(islice(sessions, left))
+            left -= len(looked_at)
+            for scope in looked_at:
                 oldest = sessions[scope]
                 if oldest is not session and not oldest.in_flight:
                     return self.remove(oldest.tenant, scope)

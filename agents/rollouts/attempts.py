@@ -158,6 +158,7 @@ class PolicyAttempts(Generic[TaskT]):
         self._sdk.continued(left.trajectory_id, left.known, replays=False).end(EndStatus.RESTARTED, error=why)
 
     async def __aenter__(self) -> Self:
+        await self._sdk.send_left_behind()  # before the log says where a predecessor was
         return self
 
     async def __aexit__(

@@ -15,13 +15,22 @@ from enum import StrEnum
 
 from headrace.agents.open_groups import WITHOUT_GRADIENT
 from headrace.agents.rollouts.curriculum import GroupResult
-from headrace.schemas.events import EndStatus
+from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.model import Record
-from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reward import Reward
 
 REMEMBERED = 4_096
 """Number of groups that are remembered; the oldest are forgotten, with their feedback."""
+
+
+_OF_GROUPS = frozenset({Reason.INCOMPLETE_GROUP, Reason.NO_BASELINE, Reason.RAISED})
+"""Other reasons with which grouping rejects all members of a group."""
+
+_OF_NO_MEMBER = frozenset(
+    {Reason.RESTARTED, Reason.EVALUATION, Reason.FROZEN_ROLE, Reason.FOREIGN_GROUP, Reason.LATE_FOR_GROUP}
+)
+"""Reasons with which grouping rejects what only names a group: they say nothing about it."""
 
 
 class GroupFate(StrEnum):
@@ -52,6 +61,8 @@ class _Group:
     passed: dict[str, bool] = field(default_factory=dict)
     """Whether an attempt passed, by trajectory."""
     is_complete: bool = False
+    rejected: set[str] = field(default_factory=set)
+    """Members that were rejected for reasons of their own: others may be trained."""
     fate: GroupFate | None = None
 
 
@@ -78,24 +89,39 @@ class GroupFeedback:
                 return self._scored(record)
             case TrainingGroup():
                 return self._decided(record.group_id, GroupFate.GRADIENT)
-            case Rejection(reason=reason, group_id=str(group_id)) if reason is not Reason.RESTARTED:
-                fate = GroupFate(reason) if reason in WITHOUT_GRADIENT else GroupFate.REJECTED
-                return self._decided(group_id, fate)
+            case Rejection(stage=Stage.GROUP, reason=reason, group_id=str(group_id)) if reason not in _OF_NO_MEMBER:
+                if reason in WITHOUT_GRADIENT:
+                    return self._decided(group_id, GroupFate(reason))
+                if reason in _OF_GROUPS or self._all_rejected(group_id, record.trajectory_id):
+                    return self._decided(group_id, GroupFate.REJECTED)
+                return None
             case _:
                 return None
 
     def _scored(self, reward: Reward) -> GroupResult | None:
         group = self._groups.get(reward.group_id or "")
-        if group is None or reward.status is EndStatus.RESTARTED or reward.total is None or not reward.maximum:
+        if group is None or group.is_complete or reward.total is None or not reward.maximum:
+            return None
+        is_member = reward.purpose is Purpose.TRAIN and reward.role is Role.TRAINABLE
+        if not is_member or reward.status is EndStatus.RESTARTED:
             return None
         group.passed[reward.trajectory_id] = reward.total / reward.maximum >= self._passes_at
-        if group.is_complete or len(group.passed) < group.size:
+        if len(group.passed) < group.size:
             return None
         group.is_complete = True
         return GroupResult(group.level, sum(group.passed.values()) / len(group.passed), len(group.passed))
 
+    def _all_rejected(self, group_id: str, trajectory_id: str) -> bool:
+        """Note a rejected member; return whether no other is left. The topics of groups and of rejections are not read
+        in the order of the decisions."""
+        group = self._groups.get(group_id)
+        if group is None or group.fate is not None:
+            return False
+        group.rejected.add(trajectory_id)
+        return len(group.rejected) >= group.size
+
     def _decided(self, group_id: str, fate: GroupFate) -> DecidedGroup | None:
-        """Return a group's first fate: members of a group with a gradient may be rejected too."""
+        """Return a group's first fate."""
         group = self._groups.get(group_id)
         if group is None or group.fate is not None:
             return None

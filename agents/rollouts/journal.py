@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 LABEL = "rollout"
 """Key of :class:`Place` in ``task`` of ``trajectory.started``."""
 
+MAX_SIZE = 1_024
+"""Largest group; grouping rejects members of larger ones, so no sampler made them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -63,7 +66,7 @@ class Place:
 
 
 def place_in(task: Mapping[str, Any]) -> Place | None:
-    """Return the place in ``task`` of a start; ``None`` if there is none, or if it is not whole."""
+    """Return the place in ``task`` of a start; ``None`` if there is none, or if no sampler wrote it."""
     match task.get(LABEL):
         case {
             "sampler": str(sampler),
@@ -72,10 +75,14 @@ def place_in(task: Mapping[str, Any]) -> Place | None:
             "member": int(member),
             "level": int() | None as level,
             "curriculum": int() | None as curriculum,
-        }:
+        } if all(map(_is_natural, (number, epoch, member, level, curriculum))):
             return Place(sampler, number, epoch, member, level, curriculum)
         case _:
             return None
+
+
+def _is_natural(value: int | None) -> bool:
+    return value is None or (type(value) is int and value >= 0)
 
 
 @dataclass(slots=True)
@@ -115,7 +122,9 @@ class BegunGroup:
     place: Place
     """Place of the first start that was read; its member number has no meaning here."""
     began_ms: int
-    """Time of its first start, Unix milliseconds."""
+    """Time of its earliest start, Unix milliseconds."""
+    is_doubtful: bool = False
+    """Whether its starts differ in more than the member: then nobody can tell what its members are."""
     ended: set[int] = field(default_factory=set)
     """Members that ended, and count."""
     running: dict[str, Recorded] = field(default_factory=dict)
@@ -145,9 +154,15 @@ class Journal:
         """Groups of this sampler with at least one start in the log."""
         self.attempted: set[tuple[int, int]] = set()
         """Epoch and number of every task that the run has attempted."""
-        self.level: int | None = None
-        """Level of the curriculum at this sampler's newest group."""
-        self._newest = (-1, -1)
+        self._restarted: set[str] = set()
+        """Attempts that ended as restarted: their members have not ended, and they have."""
+
+    @property
+    def level(self) -> int | None:
+        """Level of the curriculum at this sampler's newest group, whatever was added to older ones since."""
+        groups = self.groups.values()
+        newest = max(groups, key=lambda each: (each.began_ms, each.place.epoch, each.place.number), default=None)
+        return None if newest is None else newest.place.curriculum
 
     def wants(self, envelope: Envelope) -> bool:
         """Whether an event could change anything: most need not be decoded."""
@@ -170,15 +185,17 @@ class Journal:
         if start.run != self._run or place is None or start.group_id is None:
             return
         self.attempted.add((place.epoch, place.number))
-        if place.sampler != self._sampler or name in self._attempts:
+        size = start.group_size or 1
+        if place.sampler != self._sampler or not place.member < size <= MAX_SIZE:
             return
-        if (time_ms, place.number) > self._newest:
-            self._newest, self.level = (time_ms, place.number), place.curriculum
+        if name in self._attempts or name in self._restarted:
+            return
         group = self.groups.get(start.group_id)
         if group is None:
-            group = self.groups[start.group_id] = BegunGroup(
-                start.group_id, start.task_id, start.group_size or 1, place, time_ms
-            )
+            group = self.groups[start.group_id] = BegunGroup(start.group_id, start.task_id, size, place, time_ms)
+        elif (start.task_id, size, place) != (group.task_id, group.size, group.place.of_member(place.member)):
+            group.is_doubtful = True
+        group.began_ms = min(group.began_ms, time_ms)  # partitions are read one after the other
         if place.member not in group.ended:
             attempt = self._attempts[name] = Recorded(name, place, start)
             group.running[name] = attempt
@@ -187,7 +204,9 @@ class Journal:
         group = self.groups[attempt.started.group_id or ""]
         group.running.pop(attempt.trajectory_id, None)
         del self._attempts[attempt.trajectory_id]
-        if status is not EndStatus.RESTARTED:
+        if status is EndStatus.RESTARTED:
+            self._restarted.add(attempt.trajectory_id)
+        else:
             group.ended.add(attempt.place.member)
 
 

@@ -15,6 +15,8 @@ from headrace.agents.rollouts.feedback import DecidedGroup, GroupFeedback
 from headrace.agents.rollouts.journal import Journal, Place
 from headrace.agents.rollouts.rollout_metrics import RolloutMetrics, observe_sampler
 from headrace.schemas.model import Record
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,9 @@ class Progress:
         self._feedback.began(group_id, level=place.level, size=size)
 
     def add(self, record: Record) -> None:
-        """Fold a record about groups; those of other samplers are ignored."""
+        """Fold a record about groups; those of other samplers and runs are ignored."""
+        if isinstance(record, Reward | Rejection | TrainingGroup) and record.run not in ("", self._config.run):
+            return
         match self._feedback.add(record):
             case GroupResult() as result:
                 passed = round(result.pass_rate * result.attempts)

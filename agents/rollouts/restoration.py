@@ -25,11 +25,12 @@ def restoration(group: BegunGroup, *, now_ms: int, within_ms: int, restarts: boo
     """Return what completes ``group``.
 
     A group that began more than ``within_ms`` ago is not completed: grouping may have closed it, and its tokens are
-    stale. ``restarts``: whether half-done attempts can be continued or ended; otherwise the gateway that records them
+    stale. Nor is one that begins so far in the future, by a clock that was wrong, or whose starts contradict one
+    another. ``restarts``: whether half-done attempts can be continued or ended; otherwise the gateway that records them
     ends them, and they are members as they are.
     """
     left = sorted(group.running.values(), key=lambda each: each.trajectory_id) if restarts else []
-    if now_ms - group.began_ms > within_ms:
+    if group.is_doubtful or abs(now_ms - group.began_ms) > within_ms:
         return Restoration(abandon=tuple(left))
     newest = {each.place.member: each for each in left if each.place.member not in group.ended}
     superseded = tuple(each for each in left if newest.get(each.place.member) is not each)

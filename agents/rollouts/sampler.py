@@ -145,6 +145,12 @@ class _Groups(Generic[TaskT]):
             within_ms=round(within_s * 1000),
             restarts=isinstance(attempts, Restarts),
         )
+        if isinstance(attempts, Restarts):
+            for left in plan.abandon:
+                attempts.abandon(left)
+                metrics.restored(Restored.ABANDONED)
+        if not plan.resume and not plan.add:
+            return []
         task = self._source.training(group.place.number, group.place.level)
         if task.task_id != group.task_id:
             raise ValueError(
@@ -154,9 +160,6 @@ class _Groups(Generic[TaskT]):
         members: list[Attempt] = []
         replaced: list[int] = []
         if isinstance(attempts, Restarts):
-            for left in plan.abandon:
-                attempts.abandon(left)
-                metrics.restored(Restored.ABANDONED)
             for left in plan.resume:
                 attempt = attempts.resume(task, left, temperature=1.0)
                 if attempt is None:

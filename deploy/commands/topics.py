@@ -20,7 +20,7 @@ ARRAYS = (
 @click.command("topics")
 @click.argument("name", required=False)
 @click.option("--create", is_flag=True, help="Create the topics that the broker lacks.")
-@click.option("--alter", is_flag=True, help="Give existing topics these settings, and keep all others they have.")
+@click.option("--alter", is_flag=True, help="Give existing topics, or NAME, these settings, and keep all others.")
 @click.option("--replication", default=-1, metavar="N", help="Replication factor for --create; default: the cluster's.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
@@ -38,10 +38,17 @@ def command(
       headrace topics rewards --json | jq '.types[0].example.value'
       headrace topics --create                 create the topics that the broker lacks
       headrace topics --alter                  retention, size and clock of existing topics, as declared
+      headrace topics rewards --alter          the same for one topic
     """
 
     from headrace.schemas.topics import TOPICS, topic_named
 
+    topic = None
+    if name is not None:
+        try:
+            topic = topic_named(name)
+        except KeyError as error:
+            raise click.BadParameter(str(error.args[0])) from error
     created: list[str] = []
     if create:
         from headrace.deploy.kafka.run import run_with_kafka
@@ -60,7 +67,8 @@ def command(
         from headrace.schemas.kafka.topic_settings import alter_topics
 
         bootstrap = address_of("kafka", kafka, data)
-        changes = run_with_kafka(bootstrap, lambda: alter_topics(bootstrap, TOPICS))
+        altered = TOPICS if topic is None else (topic,)
+        changes = run_with_kafka(bootstrap, lambda: alter_topics(bootstrap, altered))
         print_lines(
             f"{changed}: {setting} {before or 'default'} → {after}"
             for changed, settings in changes.items()
@@ -69,11 +77,7 @@ def command(
         if not changes:
             print_lines(["all existing topics have these settings"])
         return
-    if name is not None:
-        try:
-            topic = topic_named(name)
-        except KeyError as error:
-            raise click.BadParameter(str(error.args[0])) from error
+    if topic is not None:
         shown = described(topic) | {"created": topic.name in created}
         print_json(shown, indent=1) if as_json else print_lines(page(topic))
         return

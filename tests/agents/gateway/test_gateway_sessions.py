@@ -49,6 +49,8 @@ async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: t
         ended = f"/sessions/{session['session']}/end"
         status, answer = await gateway.post(ended, {"outcome": 1}, key=key)
         assert (status, "reports no outcome" in answer["error"]["message"]) == (403, True)
+        status, answer = await gateway.post(ended, {"status": "restarted"}, key=key)  # it would escape its reward
+        assert (status, "as restarted" in answer["error"]["message"]) == (403, True)
         assert await gateway.post(ended, {"outcome": 1, "status": "completed"}) == (
             200, {"session": session["session"], "ended": True},
         )  # fmt: skip
@@ -63,6 +65,18 @@ async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: t
     assert isinstance(end, TrajectoryEnded)
     assert (end.status, end.outcome, end.answer) == (EndStatus.COMPLETED, 1.0, "Two.")
     assert assert_exact(events) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a new conversation after the end is another member of the group")
+async def test_a_session_s_key_makes_no_second_member_of_its_group_after_its_end(tmp_path: Path) -> None:
+    async with answering("One.", "Two.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway, **TASK)
+        headers = {"Authorization": f"Bearer {session['api_key']}"}
+        await ChatHttp(gateway, base="", headers=headers).turn("a")
+        assert (await gateway.post(f"/sessions/{session['session']}/end", {}))[0] == 200
+        await ChatHttp(gateway, base="", headers=headers).turn("a second attempt")
+    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
+    assert [start.group_id for start in starts].count(TASK["group_id"]) == 1
 
 
 @pytest.mark.parametrize("masked", [False, True])

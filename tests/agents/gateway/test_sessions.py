@@ -1,7 +1,7 @@
 """Which session ends when there are too many."""
 
 from headrace.agents.gateway.session_identity import Source
-from headrace.agents.gateway.sessions import InFlight, Session, SessionStore
+from headrace.agents.gateway.sessions import MAX_LOOKED_AT, InFlight, Session, SessionStore
 from headrace.agents.gateway.terms import TenantPolicy, terms_of
 
 
@@ -39,6 +39,36 @@ def test_if_every_session_of_the_largest_tenant_is_in_use_the_next_tenant_loses_
     assert ended.scope == "c"
     assert store.put(session("large", "e", busy=True)) is None
     assert len(store) == 4
+
+
+def test_a_tenant_that_holds_its_oldest_sessions_in_use_ends_no_other_tenants():
+    store = SessionStore(2 * MAX_LOOKED_AT + 10)
+    small = [session("small", f"s{number}") for number in range(10)]
+    busy = [session("large", f"b{number}", busy=True) for number in range(MAX_LOOKED_AT)]
+    idle = [session("large", f"i{number}") for number in range(MAX_LOOKED_AT)]
+    for each in (*small, *busy, *idle):
+        assert store.put(each) is None
+    assert store.put(session("large", "new")) is None, "nothing is found among those that may be looked at"
+    assert store.put(session("large", "newer")) is idle[0]
+    assert all(store.get("small", each.scope) is each for each in small)
+
+
+def test_the_work_of_a_call_is_bounded_however_many_tenants_have_only_sessions_in_use():
+    looked_at = 0
+
+    class Counted(dict[str, InFlight]):
+        def __bool__(self) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return True
+
+    store = SessionStore(40 * MAX_LOOKED_AT // 2)
+    for number in range(20 * MAX_LOOKED_AT):
+        each = session(f"t{number % 40}", f"s{number}")
+        each.in_flight = Counted()
+        assert store.put(each) is None
+    assert store.put(session("t0", "new")) is None
+    assert looked_at <= MAX_LOOKED_AT
 
 
 def test_a_session_that_is_put_again_counts_once_and_a_removed_one_not_at_all():

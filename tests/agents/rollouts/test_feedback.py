@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.agents.rollouts.curriculum import GroupResult
 from headrace.agents.rollouts.feedback import DecidedGroup, GroupFate, GroupFeedback
-from headrace.schemas.events import EndStatus
+from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
@@ -20,8 +20,10 @@ def reward(trajectory_id: str, total: float | None = 1.0, group: str = "g", **fi
     return Reward.model_validate({**known, "total": total, "maximum": 2.0, "ended_ms": 0, **fields})
 
 
-def rejection(reason: Reason, group: str = "g") -> Rejection:
-    return Rejection(trajectory_id="t", trajectory=SOMEWHERE, stage=Stage.GROUP, reason=reason, group_id=group)
+def rejection(reason: Reason, group: str = "g", trajectory_id: str = "t") -> Rejection:
+    return Rejection(
+        trajectory_id=trajectory_id, trajectory=SOMEWHERE, stage=Stage.GROUP, reason=reason, group_id=group
+    )
 
 
 def formed(group: str = "g") -> TrainingGroup:
@@ -57,6 +59,38 @@ def test_attempts_that_a_restart_cut_off_or_nobody_could_score_do_not_count() ->
     for record in (reward("a"), reward("x", status=EndStatus.RESTARTED), reward("y", None), reward("z", maximum=None)):
         assert feedback.add(record) is None
     assert feedback.add(reward("b")) == GroupResult(level=1, pass_rate=1.0, attempts=2)
+
+
+def test_what_only_names_the_group_and_is_none_of_its_members_does_not_count() -> None:
+    feedback = following()
+    for fields in ({"purpose": Purpose.EVALUATE}, {"role": Role.FROZEN}):
+        for trajectory_id in "xyz":
+            assert feedback.add(reward(trajectory_id, 0.0, **fields)) is None
+    for reason in (Reason.EVALUATION, Reason.FROZEN_ROLE, Reason.FOREIGN_GROUP, Reason.LATE_FOR_GROUP):
+        assert feedback.add(rejection(reason)) is None
+    assert feedback.add(formed()) == DecidedGroup(level=1, fate=GroupFate.GRADIENT)
+
+
+def test_a_rejected_member_whose_rejection_is_read_first_is_not_the_fate_of_its_group() -> None:
+    feedback = following()
+    assert feedback.add(rejection(Reason.NO_LOGPROBS)) is None
+    assert feedback.add(rejection(Reason.NO_LOGPROBS)) is None
+    assert feedback.add(formed()) == DecidedGroup(level=1, fate=GroupFate.GRADIENT)
+
+
+def test_a_group_whose_members_are_all_rejected_is_rejected() -> None:
+    feedback = following()
+    assert feedback.add(rejection(Reason.NO_LOGPROBS, trajectory_id="a")) is None
+    fate = DecidedGroup(level=1, fate=GroupFate.REJECTED)
+    assert feedback.add(rejection(Reason.UNSCORED, trajectory_id="b")) == fate
+
+
+def test_what_is_remembered_of_a_group_is_bounded() -> None:
+    feedback = following()
+    for number in range(1_000):
+        feedback.add(reward(f"t{number}"))
+        feedback.add(rejection(Reason.NO_LOGPROBS, trajectory_id=f"t{number}"))
+    assert max(len(feedback._groups["g"].passed), len(feedback._groups["g"].rejected)) <= 2
 
 
 @pytest.mark.parametrize(

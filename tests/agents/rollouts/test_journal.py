@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agents.rollouts.journal import LABEL, BegunGroup, Journal, Place, place_in
+from headrace.agents.rollouts.journal import LABEL, MAX_SIZE, BegunGroup, Journal, Place, place_in
 from headrace.agents.rollouts.restoration import Restoration, restoration
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import EndStatus, ToolCalled, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.model import Record
+from headrace.streams.grouping.group_policy import MAX_GROUP_SIZE
 
 NOW_MS = 1_700_000_000_000
 SIZE = 4
@@ -113,6 +114,50 @@ def test_the_level_is_that_of_the_newest_group() -> None:
     assert journal_of().level is None
 
 
+def test_a_member_that_was_added_to_an_old_group_does_not_move_the_level_back() -> None:
+    newest = events_of("t8", started(place(3, curriculum=1), "later"), time_ms=NOW_MS + 5)
+    added = events_of("t9", started(place(member=3, curriculum=0)), time_ms=NOW_MS + 10_000)  # by a second sampler
+    old = events_of("t0", started(place(member=0, curriculum=0)), ENDED)
+    assert journal_of(old, newest, added).level == 1
+
+
+def test_a_group_is_as_old_as_its_earliest_start_whatever_partition_is_read_first() -> None:
+    late = events_of("t1", started(place(member=1)), time_ms=NOW_MS)
+    early = events_of("t0", started(place(member=0)), time_ms=NOW_MS - 400_000)
+    for read in ((late, early), (early, late)):
+        group = journal_of(*read).groups["g"]
+        assert group.began_ms == NOW_MS - 400_000
+        assert len(planned(group).abandon) == 2
+
+
+def test_a_repeated_start_of_an_attempt_that_was_replaced_begins_nothing() -> None:
+    group = journal_of(GONE, GONE[:2]).groups["g"]
+    assert (set(group.running), group.missing) == (set(), [0, 1, 2, 3])
+
+
+def test_a_start_that_contradicts_the_group_makes_no_member_twice() -> None:
+    for odd in (place(8, member=2), place(member=2, level=0), place(member=2, epoch=1)):
+        for read in ((DONE, HALF, events_of("t7", started(odd))), (events_of("t7", started(odd)), DONE, HALF)):
+            plan = planned(journal_of(*read).groups["g"])
+            assert (plan.resume, plan.add, len(plan.abandon)) == ((), (), 2)
+    resized = started(place(member=2)).model_copy(update={"group_size": 64})
+    assert planned(journal_of(DONE, events_of("t7", resized)).groups["g"]).add == ()
+
+
+def test_members_outside_of_the_group_and_groups_that_nobody_makes_are_ignored() -> None:
+    ended = [events_of(f"t{member}", started(place(member=member)), ENDED) for member in (0, 1, 2, SIZE, 10**30)]
+    group = journal_of(*ended).groups["g"]
+    assert (group.is_finished, planned(group).add) == (False, (3,))
+    huge = started(place()).model_copy(update={"group_size": 2**31 - 1})
+    assert journal_of(events_of("t0", huge)).groups == {}
+    assert MAX_SIZE == MAX_GROUP_SIZE
+
+
+def test_a_group_of_a_clock_that_was_ahead_is_not_completed_for_ever() -> None:
+    ahead = journal_of(events_of("t1", started(place(member=1)), time_ms=NOW_MS + 10**9)).groups["g"]
+    assert (planned(ahead).add, len(planned(ahead).abandon)) == ((), 1)
+
+
 @given(st.lists(st.sampled_from([DONE, HALF, GONE]), min_size=3, max_size=9))
 def test_repeated_events_change_nothing(repeated: list[list[tuple[Envelope, Record]]]) -> None:
     once = journal_of(DONE, HALF, GONE).groups["g"]
@@ -120,7 +165,16 @@ def test_repeated_events_change_nothing(repeated: list[list[tuple[Envelope, Reco
     assert (again.ended, again.missing, set(again.running) - {"t2"}) == (once.ended, once.missing, set(once.running))
 
 
-@pytest.mark.parametrize("task", [{}, {LABEL: 1}, {LABEL: {"sampler": "s0"}}, {LABEL: place().label | {"number": "7"}}])
+@pytest.mark.parametrize(
+    "task",
+    [
+        {},
+        {LABEL: 1},
+        {LABEL: {"sampler": "s0"}},
+        *({LABEL: place().label | odd} for odd in ({"number": "7"}, {"number": True}, {"member": -1}, {"level": -1})),
+        *({LABEL: place().label | odd} for odd in ({"epoch": 1.0}, {"curriculum": False}, {"curriculum": -2})),
+    ],
+)
 def test_starts_without_a_whole_place_are_no_rollouts(task: dict[str, Any]) -> None:
     assert place_in(task) is None
     assert place_in({LABEL: place().label}) == place()

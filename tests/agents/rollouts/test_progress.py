@@ -80,6 +80,15 @@ def test_results_move_the_level_and_no_result_moves_nothing() -> None:
     assert found.visited == [0, 1, 2]
 
 
+def test_results_of_another_run_with_the_same_group_id_move_nothing() -> None:
+    found = progress(curriculum=FAST)
+    found.began("g", found.next_place(), 1)
+    found.add(reward("x", 2.0, run="another"))
+    assert found.visited == [0]
+    found.add(reward("a", 2.0, run="r"))
+    assert found.visited == [0, 1]
+
+
 def test_a_restarted_sampler_goes_on_at_the_level_of_its_newest_group() -> None:
     found = progress(curriculum=FAST)
     found.restore(journal_of(events_of("t", started(place(number=TASKS_PER_SEED, curriculum=2)))))

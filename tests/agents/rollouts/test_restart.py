@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
 from contextlib import suppress
@@ -11,17 +12,25 @@ from typing import Any
 
 import pytest
 
-from headrace.agents.rollouts.journal import Place, place_in
+from headrace.agents.outbox import SPOOL_AFTER_S
+from headrace.agents.rollouts.journal import LABEL, Place, place_in
+from headrace.agents.rollouts.tasks import TASKS_PER_SEED
+from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import EndStatus, ModelCalled, TrajectoryEnded, TrajectoryStarted
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
-from headrace.schemas.wire import decode
+from headrace.schemas.wire import Message, decode, encode
 from tests.agents.rollouts.toy import GROUP_SIZE, TURNS, toy_engine
+from tests.conftest import RunningKafka
 
 pytestmark = pytest.mark.kafka
 
 TASKS = 8
+FIRST = TASKS_PER_SEED
+"""Number of the first task."""
 MEMBERS = TASKS * GROUP_SIZE
 
 
@@ -31,6 +40,13 @@ class Logged:
 
     numbers: list[int] = field(default_factory=list)
     events: list[Record] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+
+    def without_repetitions(self) -> "Logged":
+        first = sorted({self.ids.index(each) for each in self.ids})
+        return Logged(
+            [self.numbers[at] for at in first], [self.events[at] for at in first], [self.ids[at] for at in first]
+        )
 
     @property
     def started(self) -> TrajectoryStarted:
@@ -55,6 +71,7 @@ async def logged(bootstrap: str, run: str) -> dict[str, Logged]:
         assert envelope.sequence is not None
         found[envelope.subject].numbers.append(envelope.sequence)
         found[envelope.subject].events.append(event)
+        found[envelope.subject].ids.append(envelope.id)
     return {name: each for name, each in found.items() if each.started.run == run}
 
 
@@ -148,3 +165,56 @@ async def test_a_sampler_that_had_finished_makes_nothing_again(kafka: str) -> No
     assert (first["groups"], first["attempts"]) == (TASKS, {"made": MEMBERS})
     assert (again["groups"], again["attempts"], again["restored"]) == (0, {}, {"kept": MEMBERS})
     assert engine.answers == answers == MEMBERS * TURNS
+
+
+def foreign_start(name: str, *, task: str, group_size: int = GROUP_SIZE, age_s: float = 3600, **label: Any) -> Message:
+    place = {"sampler": "sampler", "number": FIRST, "epoch": 0, "member": 0, "level": None, "curriculum": None}
+    fact = TrajectoryStarted(
+        task_id=task, group_id=name, group_size=group_size, agent="toy", run="odd", task={LABEL: place | label}
+    )
+    time_ms = time.time_ns() // 1_000_000 - round(age_s * 1000)
+    return encode(fact, key=name, envelope=Envelope(f"{name}/0", fact.TYPE, "test", time_ms, name, 0))
+
+
+async def test_odd_starts_in_the_log_keep_no_sampler_from_starting(kafka: str) -> None:
+    async with open_producer(kafka) as producer:
+        for message in (
+            foreign_start("no-such-number", task="gone", number=10**40),
+            foreign_start("no-such-level", task="gone", level=50),
+            foreign_start("task-has-changed", task="renamed"),
+            foreign_start("of-another-clock", task="renamed", age_s=-(10**6)),
+            foreign_start("huge", task="renamed", age_s=0, group_size=2**31 - 1),
+            foreign_start("no-such-member", task="renamed", age_s=0, member=GROUP_SIZE),
+            foreign_start("no-number", task="renamed", age_s=0, number=True),
+        ):
+            await (await send(producer, EVENTS, message))
+    async with toy_engine(0.0) as (_, url):
+        report = await completed(kafka, url, "odd", "resume")
+    assert report["restored"] == {"abandoned": 4}
+    assert report["groups"] == TASKS - 1, "somebody has attempted the first task"
+
+
+async def test_what_a_killed_sampler_left_on_disk_while_kafka_was_away_is_not_made_again(
+    running_kafka: RunningKafka,
+) -> None:
+    kafka = running_kafka.bootstrap
+    async with toy_engine(0.3) as (_, url):
+        process = await start_sampler(kafka, url, "spooled", "resume")
+        try:
+            async with asyncio.timeout(60):
+                while sum(len(each.events) for each in (await logged(kafka, "spooled")).values()) < 20:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            running_kafka.freeze()
+            await asyncio.sleep(SPOOL_AFTER_S + 1)
+        finally:
+            process.kill()
+            running_kafka.freeze(False)
+            await process.wait()
+        await running_kafka.stays_listed()
+        before = await logged(kafka, "spooled")
+        report = await completed(kafka, url, "spooled", "resume")
+        after = await logged(kafka, "spooled")
+    assert report["restored"].get("kept", 0) > len(before), "attempts that had ended were on disk only"
+    # What was in flight is on disk, too, and is sent twice, with the same ids: the assembler drops the second.
+    assert_every_member_once({name: each.without_repetitions() for name, each in after.items()})
+    assert len(after) == MEMBERS

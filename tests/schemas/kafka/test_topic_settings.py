@@ -1,10 +1,11 @@
 """Settings of existing topics are changed on a real broker, and only those that headrace declares."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaTimeoutError
+from aiokafka.errors import InvalidConfigurationError, KafkaTimeoutError
 from click.testing import CliRunner
 
 from headrace.deploy.commands.topics import command
@@ -44,6 +45,26 @@ def test_the_command_prints_what_it_changed(kafka: str, monkeypatch: pytest.Monk
         assert done.output.startswith(expected)
     monkeypatch.undo()
     assert CliRunner().invoke(command, ["--alter", "--kafka", kafka]).exit_code == 0
+
+
+async def test_the_command_alters_only_the_topic_that_it_names(kafka: str) -> None:
+    short = [replace(topic, retention_ms=3_600_000) for topic in (EVENTS, REWARDS)]
+    await set_configs(kafka, short)
+    try:
+        done = await asyncio.to_thread(CliRunner().invoke, command, [REWARDS.name, "--alter", "--kafka", kafka])
+        assert (done.exit_code, done.output) == (0, f"rewards: retention.ms 3600000 → {REWARDS.retention_ms}\n")
+        assert await settings_of(kafka, [EVENTS], "retention.ms") == {EVENTS.name: "3600000"}
+        refused = await asyncio.to_thread(CliRunner().invoke, command, ["rewardz", "--alter", "--kafka", kafka])
+        assert refused.exit_code == 2
+        assert await settings_of(kafka, [EVENTS], "retention.ms") == {EVENTS.name: "3600000"}
+    finally:
+        await set_configs(kafka, [EVENTS, REWARDS])
+
+
+async def test_a_refused_value_is_an_error_and_what_was_given_stays(kafka: str) -> None:
+    with pytest.raises(InvalidConfigurationError, match="settings of rewards"):
+        await alter_topics(kafka, [replace(REWARDS, retention_ms=-5)])
+    assert await settings_of(kafka, [REWARDS], "retention.ms") == {REWARDS.name: str(REWARDS.retention_ms)}
 
 
 async def test_a_setting_change_is_awaited_until_the_broker_applies_it(
