@@ -17,7 +17,7 @@ from typing import Any
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from headrace.schemas.kafka.clients import open_admin
-from headrace.schemas.kafka.topic_settings import set_configs, settings_of
+from headrace.schemas.kafka.topic_settings import alter_topics, settings_of
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 
@@ -86,4 +86,4 @@ async def set_clocks(bootstrap: str, topics: Iterable[Topic] = TOPICS) -> None:
     found = await timestamp_types(bootstrap, wanted)
     wrong = [topic for topic in wanted if found.get(topic.name) not in (None, topic.configs[TIMESTAMP_TYPE])]
     if wrong:
-        await set_configs(bootstrap, wrong)
+        await alter_topics(bootstrap, wrong)
