@@ -7,7 +7,7 @@ The shell sends each :class:`TrajectoryEvent` under its trajectory and sequence 
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.agents.gateway.canonical import Api, Call, CanonicalRequest, Message, to_chat
@@ -62,6 +62,10 @@ class TaskInfo:
     run: str = "default"
     purpose: Purpose = Purpose.TRAIN
     task: Mapping[str, Any] = field(default_factory=dict)
+
+    def alone(self) -> "TaskInfo":
+        """Return the same task in no group."""
+        return replace(self, group_id=None, group_size=None, cohort_key=None)
 
 
 @dataclass(frozen=True, slots=True)

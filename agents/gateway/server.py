@@ -147,7 +147,8 @@ class GatewayServer:
             access.arrival,
             access.tenant,
             request[REQUEST_ID],
-            TaskInfo(run=self._config.run) if grant is None else grant.request.task_info(self._config.run),
+            # The member of the group began with POST /sessions: another trajectory under the same key is none.
+            TaskInfo(run=self._config.run) if grant is None else grant.request.task_info(self._config.run).alone(),
             None if grant is None else grant.request.consent,
             is_compaction,
         )

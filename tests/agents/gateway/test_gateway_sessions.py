@@ -67,7 +67,6 @@ async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: t
     assert assert_exact(events) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a new conversation after the end is another member of the group")
 async def test_a_session_s_key_makes_no_second_member_of_its_group_after_its_end(tmp_path: Path) -> None:
     async with answering("One.", "Two.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         session = await opened(gateway, **TASK)
