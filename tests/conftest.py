@@ -51,6 +51,14 @@ def _needs_vllm(file: Path) -> bool:
     return "pytest.mark.vllm" in file.read_text()
 
 
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Commands that run in a test's process make the umask private; the next test begins with the usual one."""
+    os.umask(0o022)
+    yield
+    os.umask(0o022)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_state_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs that tests start spool their events in a folder of the tests, not in the user's."""

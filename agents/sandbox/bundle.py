@@ -41,6 +41,10 @@ def write_bundle(bundle: Path, base: Path, view: View, limits: Limits) -> None:
     ]
     for name in ("proc", "tmp", "dev"):
         (root / name).mkdir()
+    # The user of commands must be able to enter them, whatever the umask of this process.
+    for folder, _, _ in os.walk(root):
+        os.chmod(folder, 0o755)
+    empty.chmod(0o755)
     (bundle / "config.json").write_text(json.dumps(_configuration(mounts, view)))
 
 

@@ -136,6 +136,7 @@ async def run_command(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        umask=0o022,  # as in a new shell: modes of files, and so digests, are the same in every process
         pass_fds=pass_fds,
     )
     watcher = asyncio.ensure_future(_watch_disk(is_over_disk, lambda: running.kill(Outcome.DISK_FULL)))

@@ -77,6 +77,7 @@ def test_invalid_unicode_is_replaced_and_counted() -> None:
     done = encode_note(note(TrajectoryEnded, {"answer": "broken \ud800 text", "error": "\udc00"}), "shop", LIMIT)
     assert json.loads(done.message.value) | {"status": "completed"} == {
         "status": "completed", "answer": "broken ? text", "error": "?", "outcome": None, "masked": {}, "stream": None,
+        "continuations": None,
     }  # fmt: skip
     assert done.altered == {"surrogate": 2}
 

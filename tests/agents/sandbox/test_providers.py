@@ -1,6 +1,7 @@
 """What every provider does: commands, files, limits, snapshots and forks."""
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,6 +195,16 @@ async def test_snapshots_name_their_parents_and_the_same_work_has_the_same_diges
     assert a.sha256 == b.sha256 != first.sha256
     await other.write("g", b"2")
     assert (await other.snapshot()).sha256 != b.sha256
+
+
+async def test_a_private_umask_of_the_process_changes_nothing(provider: Either) -> None:
+    digests = []
+    for umask in (0o022, 0o077):
+        os.umask(umask)
+        sandbox = await provider.start({"f": b"0"}, SMALL)
+        assert (await sandbox.execute(["sh", "-c", "mkdir d && printf 1 > d/g && cat f"])).stdout == b"0"
+        digests.append((await sandbox.snapshot()).sha256)
+    assert digests[0] == digests[1]
 
 
 async def test_without_changes_the_snapshot_is_the_one_before(provider: Either) -> None:

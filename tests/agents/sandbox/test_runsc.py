@@ -45,6 +45,12 @@ async def counted(sandbox: Sandbox, least: int) -> int:
     return int((await sandbox.execute(["sh", "-c", wait])).stdout)
 
 
+async def test_it_starts_under_a_private_umask(folder: Path, runsc: Runsc) -> None:
+    os.umask(0o077)
+    sandbox = await runsc.start({"d/f": b"0"}, SMALL)
+    assert (await sandbox.execute(["cat", "d/f"])).stdout == b"0"
+
+
 async def test_memory_and_files_go_on_in_each_fork(runsc: Runsc) -> None:
     sandbox = await runsc.start({"f": b"0"}, SMALL)
     await sandbox.write("f", b"1")

@@ -36,7 +36,9 @@ ASKS_NO_KAFKA = {
     *(("demo",), ("up",), ("status",), ("down",), ("settings",), ("tables",), ("schemas",), ("asyncapi",)),
     *(("base-model",), ("corpus",), ("tasks",), ("index",)),
     *(("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
-    *(("metrics",), ("query",)),
+    *(("metrics",), ("query",), ("sandbox",), ("deletion-tasks",)),
+    # These ask the gateway first.
+    *(("environment", "verifiers"), ("environment", "openenv"), ("environment", "nemo-gym")),
 }
 
 
