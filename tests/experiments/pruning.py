@@ -313,7 +313,8 @@ def _learnt(runs: Runs, seeds: range) -> list[str]:
         f"for {WARM_UP_STEPS} steps; then {STEPS} steps of CISPO with {GROUPS} groups of 8, 4 substeps, β from "
         f"{FIRST_BETA:g} to {BETA:g} and the curriculum from few hops to many over {ANNEALED_AT} versions, the first "
         f"{ROOMY_UNTIL} of them with a budget that one and two hops meet without a prune. "
-        f"{len(seeds)} seeds, {HELD_OUT_PER_HOPS} held-out tasks of each number of hops, mean ± deviation:",
+        f"{len(seeds)} seeds, {HELD_OUT_PER_HOPS} held-out tasks of each number of hops, mean ± deviation "
+        "(`--results DIR` makes this half):",
         table(["", "", "", "1 hop", "2 hops", "3 hops"], learnt),
         "Pruning by version, greedy on the held-out tasks. Accuracy: share of removed chunks that are no evidence. The "
         "trajectory's recall counts what was ever shown, the output's what is in the answer:",
@@ -337,8 +338,8 @@ def _figure(runs: Runs, seeds: range) -> "Figure":
                     [fmean(each[mode][f"reward_{hops}"] for each in point) for point in points],
                     color=colour, linestyle=style, marker=marker, markersize=4, label=f"{arm}, {hops} hops, {mode}",
                 )  # fmt: skip
-    rewards.set(title="held-out reward", xlabel="step", ylabel="share of the maximum", ylim=(0, 1.02))
-    rewards.legend(fontsize=7)
+    rewards.set(title="held-out reward", xlabel="step", ylabel="share of the maximum", ylim=(0, 1.25))
+    rewards.legend(fontsize=7, ncols=2, loc="upper left")
     shown = (("trajectory_recall", "trajectory recall"), ("output_recall", "output recall"))
     for (name, label), colour in zip((*shown, ("prune_accuracy", "prune accuracy")), COLOURS, strict=False):
         steps = list(zip(*(runs[WITH, seed]["steps"] for seed in seeds), strict=True))
