@@ -8,7 +8,8 @@ for Hugging Face and vLLM; a test compares the two.
 """
 
 from collections.abc import Iterable
-from typing import Any
+
+from headrace.agents.word_tokenizer import WordTokenizer
 
 PAD, END, TASK, RESULT, ERROR, AGENT = "<pad>", "<end>", "<task>", "<result>", "<error>", "<agent>"
 """``<end>`` ends a turn of the model; ``<agent>`` starts one."""
@@ -62,10 +63,6 @@ VOCABULARY: tuple[str, ...] = (
 )
 """All tokens; the position of a token is its id."""
 
-TOKEN_IDS: dict[str, int] = {word: number for number, word in enumerate(VOCABULARY)}
-END_ID = TOKEN_IDS[END]
-PAD_ID = TOKEN_IDS[PAD]
-
 CODE_WORDS = frozenset((*NUMBERS, *PYTHON, *PYTHON_MORE, *FUNCTIONS, *CONSTANTS))
 """Words that a function's body may contain."""
 NOTE_WORDS = frozenset(VOCABULARY) - frozenset(SPECIAL)
@@ -86,18 +83,12 @@ CHAT_TEMPLATE = (
 """Jinja template of a chat: first the task, then calls and their results in turn. ``error: …`` is an error, and
 ``summarize`` the request for a summary."""
 
-
-def encode_words(words: Iterable[str]) -> list[int]:
-    """Return the token ids of ``words``; raise a ``KeyError`` that names a word outside the vocabulary."""
-    try:
-        return [TOKEN_IDS[word] for word in words]
-    except KeyError as error:
-        raise KeyError(f"{error.args[0]!r} is not a word of the coder's vocabulary") from None
-
-
-def encode(text: str) -> list[int]:
-    """Return the token ids of ``text``, whose words are separated by white space; ``KeyError`` for an unknown word."""
-    return encode_words(text.split())
+_TOKENIZER = WordTokenizer(VOCABULARY, SPECIAL, pad=PAD, end=END, owner="coder", chat_template=CHAT_TEMPLATE)
+TOKEN_IDS = _TOKENIZER.ids
+END_ID = TOKEN_IDS[END]
+PAD_ID = TOKEN_IDS[PAD]
+encode_words, encode = _TOKENIZER.encode_words, _TOKENIZER.encode
+tokenizer_json, tokenizer_config = _TOKENIZER.tokenizer_json, _TOKENIZER.tokenizer_config
 
 
 def decode_words(token_ids: Iterable[int]) -> list[str]:
@@ -108,31 +99,3 @@ def decode_words(token_ids: Iterable[int]) -> list[str]:
 def decode(token_ids: Iterable[int]) -> str:
     """Return the text of ``token_ids``: the inverse of ``encode`` up to white space."""
     return " ".join(decode_words(token_ids))
-
-
-def tokenizer_json() -> dict[str, Any]:
-    """Return the vocabulary as a Hugging Face ``tokenizer.json``: a word-level model, split at white space."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": TOKEN_IDS[word], "content": word, **flags} for word in SPECIAL],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": TOKEN_IDS, "unk_token": PAD},
-    }
-
-
-def tokenizer_config() -> dict[str, Any]:
-    """Return the ``tokenizer_config.json`` for ``tokenizer_json``."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": PAD,
-        "eos_token": END,
-        "model_max_length": 1024,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
-    }

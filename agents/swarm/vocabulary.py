@@ -6,10 +6,8 @@ The shipped base model depends on the order: append words, never insert them. A 
 model's ``tokenizer.json``. Names of entities and relations are those of the search agent, whose worlds the tasks use.
 """
 
-from collections.abc import Iterable
-from typing import Any
-
 from headrace.agents.search import vocabulary as search
+from headrace.agents.word_tokenizer import WordTokenizer
 
 PAD, END, TASK, RESULT, ERROR, AGENT = "<pad>", "<end>", "<task>", "<result>", "<error>", "<agent>"
 """``<end>`` ends a turn of the model; ``<agent>`` starts one."""
@@ -49,10 +47,6 @@ VOCABULARY: tuple[str, ...] = (
 )
 """All tokens; the position of a token is its id."""
 
-TOKEN_IDS: dict[str, int] = {word: number for number, word in enumerate(VOCABULARY)}
-END_ID = TOKEN_IDS[END]
-PAD_ID = TOKEN_IDS[PAD]
-
 PROMPT_WORDS = frozenset((*FILLERS, OF, *RELATIONS, *ENTITIES))
 """Words that a prompt of a sub-agent may contain."""
 
@@ -70,64 +64,17 @@ CHAT_TEMPLATE = (
 """Jinja template of a chat: first the question, then actions and their results in turn. A result that begins with
 ``error:`` is an error."""
 
-
-def encode_words(words: Iterable[str]) -> list[int]:
-    """Return the token ids of ``words``; raise a ``KeyError`` that names a word outside the vocabulary."""
-    try:
-        return [TOKEN_IDS[word] for word in words]
-    except KeyError as error:
-        raise KeyError(f"{error.args[0]!r} is not a word of the orchestrator's vocabulary") from None
-
-
-def encode(text: str) -> list[int]:
-    """Return the token ids of ``text``, whose words are separated by white space; ``KeyError`` for an unknown word."""
-    return encode_words(text.split())
-
-
-def decode_words(token_ids: Iterable[int]) -> list[str]:
-    """Return the words of ``token_ids``; raise ``IndexError`` for an id outside the vocabulary."""
-    return [VOCABULARY[token_id] for token_id in token_ids]
-
-
-def decode(token_ids: Iterable[int]) -> str:
-    """Return the text of ``token_ids``: the inverse of ``encode`` up to white space."""
-    return " ".join(decode_words(token_ids))
-
-
-def tokenizer_json() -> dict[str, Any]:
-    """Return the vocabulary as a Hugging Face ``tokenizer.json``: a word-level model, split at white space."""
-    added = [
-        {
-            "id": TOKEN_IDS[word],
-            "content": word,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for word in (PAD, END, TASK, RESULT, ERROR, AGENT)
-    ]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": TOKEN_IDS, "unk_token": PAD},
-    }
-
-
-def tokenizer_config() -> dict[str, Any]:
-    """Return the ``tokenizer_config.json`` for ``tokenizer_json``."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": PAD,
-        "eos_token": END,
-        "model_max_length": 1024,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
-    }
+_TOKENIZER = WordTokenizer(
+    VOCABULARY,
+    (PAD, END, TASK, RESULT, ERROR, AGENT),
+    pad=PAD,
+    end=END,
+    owner="orchestrator",
+    chat_template=CHAT_TEMPLATE,
+)
+TOKEN_IDS = _TOKENIZER.ids
+END_ID = TOKEN_IDS[END]
+PAD_ID = TOKEN_IDS[PAD]
+encode_words, encode = _TOKENIZER.encode_words, _TOKENIZER.encode
+decode_words, decode = _TOKENIZER.decode_words, _TOKENIZER.decode
+tokenizer_json, tokenizer_config = _TOKENIZER.tokenizer_json, _TOKENIZER.tokenizer_config
