@@ -145,8 +145,12 @@ class Pending:
         ``backlog_lingers`` times: a backlog needs large inserts. Records of an open transaction are in front of the log
         end, and not read yet.
         """
-        is_behind = reached is not None and reached - self.read_to >= BACKLOG_RECORDS and now - self._latest < linger_s
-        return now - self.since >= linger_s * (self.backlog_lingers if is_behind else 1)
+        waits_longer = self.is_behind(reached) and now - self._latest < linger_s
+        return now - self.since >= linger_s * (self.backlog_lingers if waits_longer else 1)
+
+    def is_behind(self, reached: int | None) -> bool:
+        """Whether the last known log end, ``reached``, is :data:`BACKLOG_RECORDS` or more ahead."""
+        return reached is not None and reached - self.read_to >= BACKLOG_RECORDS
 
     def cut(self, *, early: bool) -> int | None:
         """Returns where to cut now, as :func:`next_cut`."""

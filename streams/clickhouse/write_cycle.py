@@ -109,9 +109,12 @@ class WriteCycle:
         finally:
             self._writing, self.size = None, 0
             took = monotonic() - begun
-            self._pauses_until = (
-                begun + took + min(self._config.pause_share * took, _PAUSE_LINGERS * self._config.linger_s)
-            )
+            share = self._config.pause_share if self._has_backlog() else self._config.caught_up_pause_share
+            self._pauses_until = begun + took + min(share * took, _PAUSE_LINGERS * self._config.linger_s)
+
+    def _has_backlog(self) -> bool:
+        """Whether any partition has a backlog in Kafka."""
+        return any(pending.is_behind(self._assigned.end(place)) for place, pending in self._held.items())
 
     async def _passed(self) -> dict[TopicPartition, Commit]:
         """Returns the commits for partitions of which everything that was read is written: past transaction markers and

@@ -119,7 +119,9 @@ def test_the_rest_of_a_read_has_the_age_of_the_read() -> None:
 def test_a_batch_of_a_backlog_waits_longer_to_be_full() -> None:
     pending = Pending(100, 65_536)
     pending.add([record(100)], now=5.0)
+    assert pending.is_behind(101 + BACKLOG_RECORDS)
     for reached in (None, 101, 101 + BACKLOG_RECORDS - 1):
+        assert not pending.is_behind(reached)
         assert not pending.is_due(5.4, 0.5, reached)
         assert pending.is_due(5.5, 0.5, reached)
     pending.backlog_lingers = BACKLOG_LINGERS

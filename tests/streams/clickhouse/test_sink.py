@@ -472,7 +472,7 @@ async def test_waiting_for_clickhouse_ends_at_shutdown() -> None:
         ({"linger_s": float("nan")}, "linger_s must be at most 3600 seconds, not nan"),
         ({"linger_s": float("inf")}, "linger_s must be at most 3600 seconds, not inf"),
         ({"pause_share": -0.1}, "pause_share must be from 0 to 10, not -0.1"),
-        ({"pause_share": float("nan")}, "pause_share must be from 0 to 10, not nan"),
+        ({"caught_up_pause_share": float("nan")}, "caught_up_pause_share must be from 0 to 10, not nan"),
         ({"lag_interval_s": 3601.0}, "lag_interval_s must be at most 3600 seconds, not 3601.0"),
     ],
 )

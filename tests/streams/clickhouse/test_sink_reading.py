@@ -388,10 +388,11 @@ async def test_the_sink_waits_for_a_broker_that_is_away(
         assert count(clickhouse, events_of(name)) == 1_000
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize(("backlog", "share"), [(True, 1.0), (False, 0.4)], ids=["backlog", "caught-up"])
 async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_two_lingers(
-    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, share: float
+    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, backlog: bool, share: float
 ) -> None:
+    monkeypatch.setattr(WriteCycle, "_has_backlog", lambda _: backlog)
     writes, delays = list[tuple[float, float]](), itertools.cycle([0.4, 1.6])
     write, insert = WriteCycle._write, RetryingClient.insert
 
@@ -404,7 +405,7 @@ async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_
         await asyncio.sleep(next(delays))
         await insert(self, *arguments)
 
-    async with running_sink(SinkConfig(kafka, clickhouse, group=f"pauses-{share}", linger_s=0.25, pause_share=share)):
+    async with running_sink(SinkConfig(kafka, clickhouse, group=f"pauses-{share}", linger_s=0.25)):
         await send_to(kafka, EVENTS, "before", 1, partition=0)
         await until(clickhouse, events_of("before"), 1)
         monkeypatch.setattr(WriteCycle, "_write", timed)
@@ -416,3 +417,4 @@ async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_
     took = [ended - begun for begun, ended in counted]
     assert all(pause >= min(share * each, 0.5) - 0.01 for pause, each in zip(pauses, took, strict=False))
     assert max(took) >= 1.6
+    assert backlog or min(pauses) < 0.4, "a sink that has caught up pauses for less time than a write took"
