@@ -34,7 +34,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Rewards": ("reward", "replay", "diff"),
     "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
     "Search over real text": ("corpus", "tasks", "index"),
-    "Provenance": ("rebuild", "lineage"),
+    "Provenance": ("show", "lineage", "rebuild"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }
 """Sections of the help; a command that is in no section appears under "More"."""

@@ -241,6 +241,7 @@ class TrainerConfig:
             keep=self.keep_checkpoints,
             canary_seed=self.seed,
             dtype=self.dtype,
+            model_name=self.model_dir.name,
             config_sha256=self.sha256(),
         )
 

@@ -19,6 +19,17 @@ class Canary(Part):
     """(T − 1,) the same under the parent version; ``None`` if there is no parent, or its canaries had other tokens."""
 
 
+class Tokenizer(Part):
+    """The tokenizer of a policy: a file of Hugging Face's tokenizers library, in the object store under its hash."""
+
+    name: str
+    """Name of the model's folder, for people."""
+    sha256: str
+    """Hash (hex) of ``tokenizer.json``, which is at ``tokenizers/<sha256>.json``."""
+    size: NonNegativeInt
+    """Its size in bytes."""
+
+
 class Manifest(Part):
     """Description of the weights in the object store, against which they are verified before they are loaded."""
 
@@ -40,6 +51,8 @@ class Manifest(Part):
     """Type of the weights: ``float32`` or ``bfloat16``; empty: unknown."""
     exact: bool = False
     """Whether the canaries were computed in float32 from the published weights, whatever the weights' type."""
+    tokenizer: Tokenizer | None = None
+    """The policy's tokenizer; ``None`` if its folder has no ``tokenizer.json``, and in manifests of older releases."""
 
 
 class Weights(Record):

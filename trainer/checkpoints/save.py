@@ -17,7 +17,14 @@ from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.published import published_names
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.canary import with_parent
-from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
+from headrace.trainer.weights.publish import (
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    make_manifest,
+    make_pointer,
+    manifest_bytes,
+    tokenizer_in,
+)
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
 
@@ -60,6 +67,7 @@ def save_checkpoint(
             canaries=canaries,
             dtype=settings.dtype,
             exact=learner.exact_canaries,
+            tokenizer=tokenizer_in(writer.partial / MODEL_FOLDER, settings.model_name),
         )
         (writer.partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
     pointer = announcement(make_pointer(store, manifest, step=version, key=key), run=settings.run)

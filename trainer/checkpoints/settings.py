@@ -18,5 +18,7 @@ class CheckpointSettings:
     """Seed of the canaries' tokens, the same throughout a run."""
     dtype: str
     """Type that weights are published in."""
+    model_name: str
+    """Name of the base model's folder, under which its tokenizer is published."""
     config_sha256: str
     """Hash of the settings that decide what is learnt."""

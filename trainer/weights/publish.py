@@ -1,7 +1,8 @@
 """Publishing a policy version: the weights and their manifest in the object store, a ``Weights`` record as the pointer.
 
     weights/<run>/00000412/model.safetensors        what engines load
-    weights/<run>/00000412/manifest.json            sizes, sha256 of each file, canaries
+    weights/<run>/00000412/manifest.json            sizes, sha256 of each file, canaries, the tokenizer's hash
+    tokenizers/<sha256>.json                        the tokenizer, once for all versions that share it
 
 The manifest is written last: if it exists, every object that it names exists.
 """
@@ -10,16 +11,20 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.schemas.records.weights import Canary, Manifest, Weights
+from headrace.schemas.records.weights import Canary, Manifest, Tokenizer, Weights
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 
 WEIGHTS_FILE = "model.safetensors"
 MANIFEST_FILE = "manifest.json"
+TOKENIZER_FILE = "tokenizer.json"
 
 MAX_MANIFEST_BYTES = 32 * 1024**2
 """Largest manifest that is read. It consists mostly of canaries, at about 50 bytes per token."""
+
+MAX_TOKENIZER_BYTES = 64 * 1024**2
+"""Largest tokenizer that is published or read: those of large vocabularies have 10 to 35 MB."""
 
 
 def weights_path(run: str, version: int) -> str:
@@ -37,6 +42,7 @@ def make_manifest(
     canaries: Sequence[Canary],
     dtype: str = "",
     exact: bool = False,
+    tokenizer: Tokenizer | None = None,
 ) -> Manifest:
     """Returns the manifest of the safetensors file ``weights`` as version ``version`` of ``run``."""
     path = f"{weights_path(run, version)}/{WEIGHTS_FILE}"
@@ -50,7 +56,23 @@ def make_manifest(
         canaries=list(canaries),
         dtype=dtype,
         exact=exact,
+        tokenizer=tokenizer,
     )
+
+
+def tokenizer_in(folder: Path, name: str) -> Tokenizer | None:
+    """Returns the description of the tokenizer in a Hugging Face directory; ``None`` if it has no ``tokenizer.json``,
+    or one larger than ``MAX_TOKENIZER_BYTES``.
+    """
+    file = folder / TOKENIZER_FILE
+    if not file.is_file() or file.stat().st_size > MAX_TOKENIZER_BYTES:
+        return None
+    return Tokenizer(name=name, sha256=file_sha256(file), size=file.stat().st_size)
+
+
+def tokenizer_path(sha256: str) -> str:
+    """Returns the path of a tokenizer in the object store."""
+    return f"tokenizers/{sha256}.json"
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -76,7 +98,8 @@ def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int, key: Sign
 async def upload(
     store: ObjectStore, manifest: Manifest, weights: Path, on_effect: EffectCallback = ignore_effect
 ) -> None:
-    """Create both objects; idempotent, so that it can be repeated after a crash.
+    """Create the objects: weights, the tokenizer next to them unless an earlier version stored it, and the manifest.
+    Idempotent, so that it can be repeated after a crash.
 
     Raises :class:`headrace.trainer.weights.store.ObjectConflict` if another run of that name wrote different ones,
     :class:`headrace.trainer.weights.unavailable.StoreUnavailable` if it can be retried.
@@ -84,6 +107,8 @@ async def upload(
     (path,) = manifest.files
     await store.create(path, weights)
     on_effect(Effect.WEIGHTS_UPLOADED)
+    if manifest.tokenizer is not None:
+        await store.create(tokenizer_path(manifest.tokenizer.sha256), weights.parent / TOKENIZER_FILE)
     await store.create(manifest_path(manifest.run, manifest.version), manifest_bytes(manifest))
     on_effect(Effect.UPLOADED)
 
@@ -110,3 +135,11 @@ async def fetch_manifest(store: ObjectStore, pointer: Weights) -> Manifest:
             f"of {pointer.run!r} version {pointer.version} parent {pointer.parent}"
         )
     return manifest
+
+
+async def fetch_tokenizer(store: ObjectStore, tokenizer: Tokenizer) -> bytes:
+    """Fetch ``tokenizer.json`` and verify its hash.
+
+    Raises ``ObjectMismatch``, ``FileNotFoundError`` and ``StoreUnavailable``.
+    """
+    return await store.fetch(tokenizer_path(tokenizer.sha256), sha256=tokenizer.sha256, max_bytes=MAX_TOKENIZER_BYTES)

@@ -27,6 +27,7 @@ ASKS_KAFKA = {
     ("diff",): ["again"],
     ("rebuild",): ["1"],
     ("lineage",): ["--version", "1"],
+    ("show",): ["T"],
     ("sft",): ["--out", "OUT"],
     ("rft",): ["--out", "OUT"],
     ("train",): [],

@@ -5,7 +5,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.weights.canary import make_prompts, max_error
-from headrace.trainer.weights.publish import fetch_manifest, make_manifest, make_pointer, manifest_bytes, upload
+from headrace.trainer.weights.publish import (
+    MAX_TOKENIZER_BYTES,
+    fetch_manifest,
+    fetch_tokenizer,
+    make_manifest,
+    make_pointer,
+    manifest_bytes,
+    tokenizer_in,
+    upload,
+)
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import (
     MAX_OBJECT_BYTES,
@@ -145,6 +154,24 @@ async def test_a_version_is_published_and_found_again(store, tmp_path):
     ((path, digest),) = manifest.files.items()
     await store.download(path, tmp_path / "copy", sha256=digest, size=manifest.sizes[path])
     assert (tmp_path / "copy").read_bytes() == b"tensor bytes"
+
+
+async def test_versions_share_one_published_tokenizer(store, tmp_path):
+    (tmp_path / "model").mkdir()
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(b"x")
+    assert tokenizer_in(weights.parent, "tiny") is None
+    (weights.parent / "tokenizer.json").write_text('{"model": {}}')
+    described = tokenizer_in(weights.parent, "tiny")
+    for version in (3, 4):
+        made = make_manifest(weights, run="r", version=version, parent=2, tensors=1, canaries=[], tokenizer=described)
+        await upload(store, made, weights)
+    manifest = await fetch_manifest(store, make_pointer(store, made, step=4, key=KEY))
+    assert (manifest.tokenizer.name, manifest.tokenizer.size) == ("tiny", 13)
+    assert await fetch_tokenizer(store, manifest.tokenizer) == b'{"model": {}}'
+    with (weights.parent / "tokenizer.json").open("wb") as sparse:
+        sparse.truncate(MAX_TOKENIZER_BYTES + 1)
+    assert tokenizer_in(weights.parent, "tiny") is None
 
 
 async def test_a_manifest_of_another_version_is_refused(store, tmp_path):
