@@ -57,4 +57,4 @@ test: lint
 
 # Programs that nobody here wrote through the gateway, and the official clients' own tests. Downloads them once, 1.6 GB.
 clients: install
-	$(BIN)/pytest -m clients $(ARGS) tests/agents/gateway/clients tests/agents/environments
+	$(BIN)/pytest -m clients $(ARGS) tests/agents/gateway/clients tests/agents/environments tests/agents/coder/deletion

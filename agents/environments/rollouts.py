@@ -25,7 +25,7 @@ from headrace.agents.environments.environment import (
     failed,
 )
 from headrace.agents.environments.outcome import checked, end_of_session, outcome_of
-from headrace.agents.environments.sessions import GatewayFailed, GatewaySessions, Session, SessionLost
+from headrace.agents.environments.sessions import GatewayFailed, Session, SessionLost, Sessions
 from headrace.schemas.events import EndStatus, Purpose
 from headrace.schemas.ids import uuid7
 
@@ -124,7 +124,7 @@ class Tally:
 async def run_environment(
     config: RolloutsConfig,
     environment: Environment,
-    sessions: GatewaySessions,
+    sessions: Sessions,
     room: Room,
     *,
     stop: asyncio.Event,
@@ -156,7 +156,7 @@ class _Run:
         self,
         config: RolloutsConfig,
         environment: Environment,
-        sessions: GatewaySessions,
+        sessions: Sessions,
         room: Room,
         tally: Tally,
     ) -> None:

@@ -7,7 +7,7 @@ await sessions.end(session, {"status": "completed", "outcome": 1.0, "answer": {â
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -51,6 +51,34 @@ class Session:
     """The trajectory of its main conversation."""
     base_url: str
     """Address of OpenAI's API for this session."""
+
+
+class Sessions(Protocol):
+    """Where rollouts find the policy: :class:`GatewaySessions`, or :class:`UnrecordedSessions`."""
+
+    async def open(self, about: Mapping[str, Any]) -> Session:
+        """Open a session; ``about``: fields of ``POST /sessions``. Raises :class:`GatewayFailed`."""
+        ...
+
+    async def end(self, session: Session, body: Mapping[str, Any]) -> None:
+        """End a session. Raises :class:`GatewayFailed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedSessions:
+    """Rollouts at an endpoint of OpenAI's API without a gateway: nothing is recorded, so nothing can be trained."""
+
+    base_url: str
+    """The endpoint's address, with ``/v1``."""
+
+    async def open(self, about: Mapping[str, Any]) -> Session:
+        """Return a session without a trajectory."""
+        name = uuid4().hex
+        return Session(name, name, self.base_url.rstrip("/"))
+
+    async def end(self, session: Session, body: Mapping[str, Any]) -> None:
+        """Nothing is told."""
 
 
 class GatewaySessions:

@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @click.group("environment")
 def command() -> None:
-    """Run rollouts of an environment of verifiers, OpenEnv or NeMo Gym through the gateway.
+    """Run rollouts of an environment of verifiers, OpenEnv or NeMo Gym, or of deletion tasks, through the gateway.
 
     Each rollout is a session of the gateway, so its trajectory has exact tokens; the environment's reward is its
     outcome, and the rollouts of a task are a group. Start a stack first (`headrace up`), and see
@@ -149,6 +149,47 @@ def nemo_gym(url: str, dataset: Path, max_turns: int, **shared: Any) -> None:
     _run(nemo_gym_environment(config), _rollouts(shared), shared)
 
 
+@command.command("deletion")
+@click.argument("tasks", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--base-url", metavar="URL", help="Endpoint of OpenAI's API instead of a gateway: nothing is recorded.")
+@click.option("--max-turns", default=48, show_default=True, type=click.IntRange(1), help="Messages of an attempt.")
+@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Folder for sandboxes; else temporary.")
+@click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="File for a line of JSON an attempt.")
+@_shared
+def deletion(
+    tasks: Path, base_url: str | None, max_turns: int, store: Path | None, results: Path | None, **shared: Any
+) -> None:
+    """Have a model attempt the TASKS that `headrace deletion-tasks` wrote, in sandboxes, by calls of tools.
+
+    \b
+    headrace environment deletion tasks.jsonl --model MODEL --group-size 1 \\
+        --base-url http://localhost:8000/v1 --key KEY --results results.jsonl
+    """
+    import tempfile
+
+    from headrace.agents.coder.deletion.environment import DeletionConfig, deletion_environment, read_tasks
+    from headrace.agents.coder.deletion.harness import DeletionLimits
+    from headrace.agents.environments.environment import EnvironmentUnusable
+
+    if results is not None and not results.parent.is_dir():
+        raise click.UsageError(f"--results: there is no folder {results.parent}")
+    try:
+        read = read_tasks(tasks)
+    except EnvironmentUnusable as error:
+        raise click.UsageError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="headrace-sandboxes-") as folder:
+        config = DeletionConfig(
+            tasks=read,
+            store=store or Path(folder),
+            limits=DeletionLimits(turns=max_turns),
+            timeout_s=shared["timeout_s"],
+            epochs=shared["epochs"],
+            key=shared["key"],
+            results=results,
+        )
+        _run(deletion_environment(config), _rollouts(shared), shared, base_url)
+
+
 def _rollouts(shared: dict[str, Any]) -> "RolloutsConfig":
     from headrace.agents.environments.rollouts import RolloutsConfig
     from headrace.schemas.events import Purpose
@@ -174,11 +215,15 @@ def _gateway(shared: dict[str, Any]) -> str:
     return address_of("gateway", given=shared["gateway"], data=shared["data"])
 
 
-def _run(environment: "OpenEnvironment", rollouts: "RolloutsConfig", shared: dict[str, Any]) -> None:
-    """Run the rollouts until the tasks end, or until SIGINT or SIGTERM; a second one aborts those in flight."""
+def _run(
+    environment: "OpenEnvironment", rollouts: "RolloutsConfig", shared: dict[str, Any], base_url: str | None = None
+) -> None:
+    """Run the rollouts until the tasks end, or until SIGINT or SIGTERM; a second one aborts those in flight.
+
+    ``base_url``: an endpoint to use instead of the gateway, without a budget and without records."""
     from headrace.agents.environments.environment import EnvironmentUnusable
     from headrace.agents.environments.rollouts import AlwaysRoom, Tally, run_environment
-    from headrace.agents.environments.sessions import GatewayFailed, gateway_sessions
+    from headrace.agents.environments.sessions import GatewayFailed, Sessions, UnrecordedSessions, gateway_sessions
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
@@ -190,8 +235,8 @@ def _run(environment: "OpenEnvironment", rollouts: "RolloutsConfig", shared: dic
     if shared["key"]:
         remember_secret(shared["key"])
     log_to_stderr(settings.log_level)
-    gateway = _gateway(shared)
-    with_budget = not (shared["no_budget"] or shared["evaluate"])
+    with_budget = not (shared["no_budget"] or shared["evaluate"] or base_url)
+    gateway = "" if base_url else _gateway(shared)
     bootstrap = address_of("kafka", given=shared["kafka"], data=shared["data"]) if with_budget else None
     run, tally = shared["run"] or settings.run, Tally()
 
@@ -202,7 +247,11 @@ def _run(environment: "OpenEnvironment", rollouts: "RolloutsConfig", shared: dic
 
         async with AsyncExitStack() as exits:
             stop = _stop_on_signals()
-            sessions = await exits.enter_async_context(gateway_sessions(gateway, shared["key"]))
+            sessions: Sessions
+            if base_url:
+                sessions = UnrecordedSessions(base_url)
+            else:
+                sessions = await exits.enter_async_context(gateway_sessions(gateway, shared["key"]))
             room: Backpressure | AlwaysRoom = AlwaysRoom()
             if bootstrap is not None:
                 limit, share = shared["max_groups"], shared["share"]

@@ -23,6 +23,7 @@ from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.search_system import SEARCH
 from headrace.deploy.demo.summary import HeldOut, Summary, figures_of, mean_reward, mixed_versions, reward_by_version
 from headrace.deploy.demo.system import Arm, RunningAttempts, System, merged
+from headrace.deploy.demo.usage import read_counters, used
 from headrace.deploy.demo.watch import RunRecords, RunWatcher, watch_run
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import ReportStatus
@@ -156,8 +157,10 @@ async def run_circle(
         await watch.until(lambda records: records.served >= 0, what="the engine to serve version 0", timeout_s=_SERVE_S)
         async with phases.phase("evaluate_before"):
             before = await _evaluate(rollouts, attempts, plan, watch, report)
+        counters = await read_counters(stack)
         async with phases.phase("learn"):
             sampling = await _learn(rollouts, attempts, plan, watch, report)
+        usage = used(counters, await read_counters(stack), watch.records.steps.values())
         async with phases.phase("evaluate_after"):
             after = await _evaluate(rollouts, attempts, plan, watch, report)
         async with phases.phase("settle"):
@@ -181,6 +184,7 @@ async def run_circle(
             figures=figures_of(before.figures, after.figures),
             steps=len(watch.records.steps),
             sampling=sampling,
+            usage=usage,
             ledger=asdict(ledger),
             weights_published=len(watch.records.published),
             weights_applied=len(watch.records.applied),

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from headrace.agents.rollouts.rollout_metrics import SamplingReport
 from headrace.deploy.demo.exactness import Exactness
+from headrace.deploy.demo.usage import Usage, usage_lines
 from headrace.schemas.events import Purpose
 from headrace.schemas.records.reward import Reward
 
@@ -77,6 +78,8 @@ class Summary(BaseModel):
     steps: int
     sampling: SamplingReport | None = None
     """What the sampler did while the policy learned; ``None`` in summaries of older releases."""
+    usage: Usage | None = None
+    """Where processors and time went while it learned; ``None`` in summaries of older releases."""
     ledger: dict[str, Any]
     weights_published: int
     weights_applied: int
@@ -186,6 +189,7 @@ def render(summary: Summary) -> str:
         f"Steps {summary.steps}; versions published {summary.weights_published}, served {summary.weights_applied}; "
         f"trajectories sampled by more than one version {summary.mixed_version_trajectories}",
         *(() if summary.sampling is None else sampling_lines(summary.sampling)),
+        *(() if summary.usage is None else usage_lines(summary.usage)),
         *(() if summary.exactness is None else exactness_lines(summary.exactness)),
         f"Trajectories {ledger['started']}: " + ("the ledger adds up" if ledger["adds_up"] else "DOES NOT ADD UP"),
         *(f"  {name:<{width}}  {count:>6}" for name, count in fates.items()),

@@ -1,7 +1,7 @@
 """Functions and methods of a module that can be deleted from its source.
 
 features("class A:\n    def f(self): …")  →  [Feature("A.f", 2, 2)]
-without(source, feature)                  →  the source without those lines
+without(source, feature)                  →  the source without those lines, and without its line in ``__all__``
 """
 
 import ast
@@ -55,6 +55,28 @@ def features(source: str) -> list[Feature]:
 
 
 def without(source: str, feature: Feature) -> str:
-    """Return ``source`` without the lines of ``feature``."""
-    lines = source.splitlines(keepends=True)
-    return "".join([*lines[: feature.start - 1], *lines[feature.end :]])
+    """Return ``source`` without the lines of ``feature``, and without the line of ``__all__`` that has only its name:
+    a package that imports the module's names by ``*`` could not be loaded otherwise."""
+    gone = {*range(feature.start, feature.end + 1), *_exports(source, feature.name)}
+    return "".join(line for number, line in enumerate(source.splitlines(keepends=True), 1) if number not in gone)
+
+
+def _exports(source: str, name: str) -> set[int]:
+    """Lines of ``__all__`` that hold nothing but ``name``."""
+    lines = source.splitlines()
+    found = set[int]()
+    if "." in name or not {f"'{name}'", f'"{name}"'} & {line.strip().rstrip(",") for line in lines}:
+        return found
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names) | ast.Tuple(elts=names)):
+                found |= {
+                    each.lineno
+                    for each in names
+                    if isinstance(each, ast.Constant)
+                    and each.value == name
+                    and lines[each.lineno - 1].strip().rstrip(",") == ast.get_source_segment(source, each)
+                }
+            case _:
+                pass
+    return found

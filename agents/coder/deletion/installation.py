@@ -1,16 +1,20 @@
-"""A module of the standard library with its tests, and the interpreter that runs them in a sandbox.
+"""A module with its tests, and the interpreter that runs them in a sandbox.
 
-    installation("graphlib")     Installation(python="/usr/bin/python3", module="graphlib", source="…", masked=(…))
+    installation("graphlib")     Installation(origin="stdlib", module="graphlib", path="graphlib.py", source="…", …)
 
-Source and tests are those of the interpreter that runs headrace. Where a sandbox's user cannot read that interpreter
-(pyenv in a private home folder), the system's of the same minor version runs them.
+Source and tests of the standard library are those of the interpreter that runs headrace; those of a pinned package are
+in :mod:`headrace.agents.coder.deletion.packages`. Where a sandbox's user cannot read that interpreter (pyenv in a
+private home folder), the system's of the same minor version runs the tests.
 """
 
 import os
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 MODULES = (
@@ -20,8 +24,13 @@ MODULES = (
 """Modules of one file whose tests need only the standard library, and that the test framework itself does not load: it
 could not start with the original masked (``textwrap``, ``heapq``)."""
 
+STANDARD_LIBRARY = "stdlib"
+"""Origin of its modules."""
+
 SYSTEM_PYTHON = "/usr/bin/python3"
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+_SYSTEM_FOLDERS = ("/usr/lib", "/usr/local/lib", "/usr/share")
+"""Where a sandbox can see Python's code, in folders whose names begin with ``python``."""
 
 
 class NoSuchModule(ValueError):
@@ -29,18 +38,37 @@ class NoSuchModule(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Interpreter:
+    """What runs a module's tests in a sandbox."""
+
+    python: str
+    """The interpreter."""
+    masked: tuple[str, ...] = ()
+    """Files and folders that the sandbox must not show: the module, its tests, their bytecode and other copies."""
+
+
+@dataclass(frozen=True, slots=True)
 class Installation:
     """A module with its tests."""
 
-    python: str
-    """The interpreter that runs them in a sandbox."""
-    prefix: str
-    """Folder of that interpreter, which the sandbox must show."""
+    interpreter: Interpreter
+    origin: str
+    """``stdlib``, or name and version of a package: ``jsonpointer==3.0.0``."""
     module: str
+    """Name by which it is imported: ``graphlib``, ``more_itertools.more``."""
+    path: str
+    """Its file in the sandbox: ``more_itertools/more.py``."""
     source: str
+    tests_path: str
+    """The file of its tests in the sandbox: ``test_graphlib.py``."""
     tests: str
-    masked: tuple[str, ...]
-    """Files that the sandbox must not show: the module, its tests, and their bytecode."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Other files that the tests need, as they are: path in the sandbox → content."""
+
+
+def module_of(path: str) -> str:
+    """Return the name by which the file ``path`` of a sandbox is imported: ``tests.test_more``."""
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def installation(module: str) -> Installation:
@@ -51,9 +79,30 @@ def installation(module: str) -> Installation:
         raise NoSuchModule(f"the standard library has no file {module}.py: choose from {', '.join(MODULES)}")
     if not tests.is_file():
         raise NoSuchModule(f"there is no {tests}: install CPython's tests (Debian: libpython3-testsuite), or use pyenv")
-    python, prefix, visible = _interpreter(library)
-    masked = originals(visible, module)
-    return Installation(python, prefix, module, source.read_text(), tests.read_text(), masked)
+    return Installation(
+        library_interpreter(module),
+        STANDARD_LIBRARY,
+        module,
+        source.name,
+        source.read_text(),
+        tests.name,
+        tests.read_text(),
+    )
+
+
+def library_interpreter(module: str) -> Interpreter:
+    """Return the interpreter for the tests of ``module`` of the standard library, without the module in any Python
+    that a sandbox can see. Raises ``NoSuchModule``."""
+    python, visible = _interpreter()
+    libraries = {visible, *(folder for folder in _system_pythons() if (folder / "os.py").is_file())}
+    return Interpreter(python, tuple(sorted(path for library in libraries for path in originals(library, module))))
+
+
+def package_interpreter(names: Iterable[str]) -> Interpreter:
+    """Return the interpreter for the tests of a package whose importable names are ``names``, without the copies of
+    them that a sandbox can see. Raises ``NoSuchModule``."""
+    python, visible = _interpreter()
+    return Interpreter(python, copies((visible, *_system_pythons()), frozenset(names)))
 
 
 def originals(library: Path, module: str) -> tuple[str, ...]:
@@ -67,17 +116,51 @@ def originals(library: Path, module: str) -> tuple[str, ...]:
     return tuple(sorted(str(path) for pattern in patterns for path in library.glob(pattern)))
 
 
-def _interpreter(library: Path) -> tuple[str, str, Path]:
-    """Return an interpreter that any user can run, its prefix and its library."""
+@lru_cache(maxsize=64)
+def copies(folders: tuple[Path, ...], names: frozenset[str]) -> tuple[str, ...]:
+    """Return what below ``folders`` is a copy of a module or package of ``names``: files, bytecode, folders (vendored
+    ones too), and wheels with one in them."""
+    found: set[str] = set()
+    for root, inner, files in (step for folder in folders for step in os.walk(folder)):
+        for name in [each for each in inner if each in names]:
+            found.add(os.path.join(root, name))
+            inner.remove(name)
+        for name in files:
+            path = os.path.join(root, name)
+            is_module = name.partition(".")[0] in names and name.endswith((".py", ".pyc", ".pyi"))
+            if is_module or (name.endswith(".whl") and names & _parts_of(path)):
+                found.add(path)
+    return tuple(sorted(found))
+
+
+def _parts_of(wheel: str) -> set[str]:
+    """Names of the files and folders in a wheel, without endings."""
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            return {part.partition(".")[0] for name in opened.namelist() for part in name.split("/")}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
+def _system_pythons() -> Iterator[Path]:
+    """Folders of the system with Python's code."""
+    for folder in _SYSTEM_FOLDERS:
+        yield from (path for path in sorted(Path(folder).glob("py*")) if path.is_dir())
+
+
+@lru_cache(maxsize=1)
+def _interpreter() -> tuple[str, Path]:
+    """Return an interpreter that any user can run, and its library."""
+    library = Path(sysconfig.get_path("stdlib"))
     if all(folder.stat().st_mode & 0o005 == 0o005 for folder in (library, *library.parents)):
-        return f"{sys.base_prefix}/bin/python{_VERSION}", sys.base_prefix, library
+        return f"{sys.base_prefix}/bin/python{_VERSION}", library
     query = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('stdlib'))"
     if os.access(SYSTEM_PYTHON, os.X_OK):
         command = [SYSTEM_PYTHON, "-I", "-S", "-c", query]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         version, _, found = answer.stdout.strip().partition(" ")
         if version == _VERSION:
-            return SYSTEM_PYTHON, "/usr", Path(found)
+            return SYSTEM_PYTHON, Path(found)
     raise NoSuchModule(
         f"a sandbox cannot read {library}, and there is no {SYSTEM_PYTHON} of version {_VERSION}: install Python where "
         "every user can read it, or run headrace with the system's"

@@ -1,11 +1,13 @@
 """Runs a module's tests in a sandbox, and decides what the report is worth.
 
-result = await run_suite(sandbox, "textwrap", python)     SuiteResult(SuiteOutcome.RAN, frozenset({"test_textwrap.…"}))
+await run_suite(sandbox, "graphlib", "test_graphlib", python)
+→  SuiteResult(SuiteOutcome.RAN, frozenset({"test_graphlib.TestTopologicalSort.test_simple_cases", …}))
 """
 
 import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 from typing import Any
@@ -36,6 +38,8 @@ class SuiteResult:
     outcome: SuiteOutcome
     passed: frozenset[str] = frozenset()
     """Names of the tests that passed; none unless the outcome is ``ran``."""
+    messages: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The ends of a few errors by test, for the policy; not compared, because they may have addresses."""
 
 
 def parse_report(text: bytes, nonce: str) -> SuiteResult:
@@ -51,14 +55,17 @@ def parse_report(text: bytes, nonce: str) -> SuiteResult:
         return SuiteResult(SuiteOutcome.FORGED)
     if canary != "ok":
         return SuiteResult(SuiteOutcome.PATCHED)
-    return SuiteResult(SuiteOutcome.RAN, frozenset(str(name) for name in passed))
+    messages = value.get("messages")
+    shown = {str(name): str(text) for name, text in messages.items()} if isinstance(messages, dict) else {}
+    return SuiteResult(SuiteOutcome.RAN, frozenset(str(name) for name in passed), shown)
 
 
-async def run_suite(sandbox: Sandbox, module: str, python: str, *, seconds: float = SECONDS) -> SuiteResult:
-    """Return the result of ``test_MODULE`` on the files in ``sandbox``, with the interpreter ``python``."""
+async def run_suite(sandbox: Sandbox, module: str, tests: str, python: str, *, seconds: float = SECONDS) -> SuiteResult:
+    """Return the result of the tests in the module ``tests`` on the files in ``sandbox``; ``module``: what they test.
+    ``python``: the interpreter. ``seconds``: longest time."""
     program = files("headrace.agents.coder.deletion").joinpath("suite_program.py").read_text(encoding="utf-8")
     nonce = secrets.token_hex(16)
-    asked = json.dumps({"module": module, "tests": f"test_{module}", "nonce": nonce}).encode()
+    asked = json.dumps({"module": module, "tests": tests, "nonce": nonce}).encode()
     done = await sandbox.execute([python, "-I", "-S", "-B", "-c", program], stdin=asked, timeout_s=seconds)
     if done.outcome is not Outcome.COMPLETED or done.exit_code != 0:
         return SuiteResult(SuiteOutcome.NO_REPORT)

@@ -1,8 +1,12 @@
 """The program that runs a module's test suite in a sandbox, in the folder of the candidate's files. Standard library
 only.
 
-    stdin    {"module": "textwrap", "tests": "test_textwrap", "nonce": "5f0c…"}
-    stdout   {"nonce": "5f0c…", "passed": ["test_textwrap.WrapTestCase.test_simple"], "others": [], "canary": "ok"}
+    stdin    {"module": "graphlib", "tests": "test_graphlib", "nonce": "5f0c…"}
+    stdout   {"nonce": "5f0c…", "passed": ["test_graphlib.TestTopologicalSort.test_simple_cases"], "others": [],
+              "messages": {}, "canary": "ok"}
+
+Doctests are left out: they are part of the module's own text, so who writes a deleted function anew need not write its
+examples.
 
 It is passed to the interpreter as text. It imports the test framework before the candidate's folder is on the path, and
 runs two tests of its own after the candidate's module is loaded: one has to pass and one to fail. Code that shares the
@@ -14,12 +18,15 @@ import io
 import json
 import os
 import sys
+import traceback
 import unittest
 from typing import Any
 
 from test import support  # type: ignore[import-not-found]  # CPython's own, which has no stubs
 
 MOST_NAMES = 20_000
+MOST_MESSAGES = 10
+MESSAGE = 2_000
 
 
 class Recorder(unittest.TestResult):
@@ -29,19 +36,37 @@ class Recorder(unittest.TestResult):
         super().__init__()
         self.passed: list[str] = []
         self.others: list[str] = []
+        self.messages: dict[str, str] = {}
 
     def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
-        self.passed.append(test.id())
+        if not is_doctest(test):
+            self.passed.append(test.id())
 
     def addError(self, test: unittest.TestCase, error: Any) -> None:  # noqa: N802
-        self.others.append(test.id())
+        self.broke(test, error)
 
     def addFailure(self, test: unittest.TestCase, error: Any) -> None:  # noqa: N802
-        self.others.append(test.id())
+        self.broke(test, error)
 
     def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, error: Any) -> None:  # noqa: N802
         if error is not None:
+            self.broke(test, error)
+
+    def broke(self, test: unittest.TestCase, error: Any) -> None:
+        if not is_doctest(test):
             self.others.append(test.id())
+            self.note(test.id(), error)
+
+    def note(self, name: str, error: Any) -> None:
+        """Keep the end of an error's text, of a few tests."""
+        if name not in self.messages and len(self.messages) < MOST_MESSAGES:
+            self.messages[name] = "".join(traceback.format_exception(*error, limit=-3))[-MESSAGE:]
+
+
+def is_doctest(test: unittest.TestCase) -> bool:
+    """Whether a test is an example in a docstring."""
+    doctest = sys.modules.get("doctest")
+    return doctest is not None and isinstance(test, doctest.DocTestCase)
 
 
 class Canary(unittest.TestCase):
@@ -81,11 +106,13 @@ def main() -> None:
             suite.run(recorder)
         except BaseException as error:  # noqa: BLE001 - whatever loading a candidate raises is its result
             recorder.others.append(type(error).__name__)
+            recorder.note(type(error).__name__, sys.exc_info())
     failed = set(recorder.others)
     answer = {
         "nonce": asked["nonce"],
         "passed": sorted(set(recorder.passed) - failed)[:MOST_NAMES],
         "others": sorted(failed)[:MOST_NAMES],
+        "messages": recorder.messages,
         "canary": canary(),
     }
     os.write(report, json.dumps(answer).encode())

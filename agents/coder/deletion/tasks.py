@@ -1,10 +1,11 @@
-"""Feature deletion on the standard library: a function of a module is deleted, and CPython's own tests say what it did.
+"""Feature deletion: a function of a module is deleted, and the module's own tests say what it did.
 
-    task = DeletionTask("graphlib", "TopologicalSorter.done", source=…, tests=…, must_pass=(…), fails_without=(…))
+    DeletionTask("stdlib", "graphlib", "TopologicalSorter.done", broken=…, tests=…, must_pass=(…), fails_without=(…), …)
 
 A task is kept only if the reference passes twice with the same tests, the deletion makes some of them fail and leaves
-others alone. The sandbox sees neither the original module nor its bytecode (``masked_paths``): both are readable on any
-machine with Python. Sources are © Python Software Foundation, PSF licence.
+others alone. The sandbox sees neither the original module nor its bytecode nor other copies of it
+(``Interpreter.masked``): a module of the standard library is readable on any machine with Python. Its sources are
+© Python Software Foundation, PSF licence; those of packages have the licences that ``packages.py`` states.
 """
 
 import json
@@ -14,7 +15,15 @@ from enum import StrEnum
 from typing import Any
 
 from headrace.agents.coder.deletion.features import Feature, without
-from headrace.agents.coder.deletion.installation import Installation
+from headrace.agents.coder.deletion.installation import (
+    STANDARD_LIBRARY,
+    Installation,
+    Interpreter,
+    library_interpreter,
+    module_of,
+    package_interpreter,
+)
+from headrace.agents.coder.deletion.packages import package_of
 from headrace.agents.coder.deletion.suite import SuiteOutcome, SuiteResult, run_suite
 from headrace.agents.sandbox.protocol import Limits, Provider
 
@@ -36,13 +45,22 @@ class Rejection(StrEnum):
 class DeletionTask:
     """A module without one of its functions."""
 
+    origin: str
+    """``stdlib``, or name and version of a package: ``jsonpointer==3.0.0``."""
     module: str
+    """Name by which the module is imported."""
     feature: str
     """Name of what was deleted."""
+    path: str
+    """The module's file."""
     broken: str
-    """Source without it."""
+    """Source without the feature."""
+    tests_path: str
+    """File of the module's tests."""
     tests: str
     """Source of the module's tests."""
+    others: Mapping[str, str]
+    """Other files by path."""
     must_pass: tuple[str, ...]
     """Tests that pass with the original."""
     fails_without: tuple[str, ...]
@@ -55,9 +73,15 @@ class DeletionTask:
         """Its id: ``coder-deletion-graphlib-TopologicalSorter.done``."""
         return f"coder-deletion-{self.module}-{self.feature}"
 
+    @property
+    def tests_module(self) -> str:
+        """Name by which the tests are imported: ``tests.test_more``."""
+        return module_of(self.tests_path)
+
     def files(self) -> dict[str, bytes]:
         """Return the files that an attempt starts with."""
-        return {f"{self.module}.py": self.broken.encode(), f"test_{self.module}.py": self.tests.encode()}
+        texts = {**self.others, self.path: self.broken, self.tests_path: self.tests}
+        return {path: text.encode() for path, text in texts.items()}
 
     def line(self) -> str:
         """Return the task as a line of JSON."""
@@ -68,16 +92,20 @@ class DeletionTask:
         """Return the task of a line. Raises ``ValueError`` if it is none."""
         try:
             value: Mapping[str, Any] = json.loads(line)
+            names = ("origin", "module", "feature", "path", "broken", "tests_path", "tests")
+            texts: dict[str, Any] = {name: value[name] for name in names}
+            if wrong := [name for name, text in texts.items() if not isinstance(text, str)]:
+                raise TypeError(", ".join(wrong))
             return cls(
-                value["module"],
-                value["feature"],
-                value["broken"],
-                value["tests"],
-                tuple(value["must_pass"]),
-                tuple(value["fails_without"]),
-                value["lines"],
+                **texts,
+                others={str(path): str(text) for path, text in value["others"].items()},
+                must_pass=tuple(value["must_pass"]),
+                fails_without=tuple(value["fails_without"]),
+                lines=int(value["lines"]),
             )
-        except (TypeError, KeyError) as error:
+        except json.JSONDecodeError as error:
+            raise ValueError(f"a line is no deletion task: it is no JSON: {error}") from error
+        except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"a line is no deletion task: {error!r} is missing or of another type") from error
 
 
@@ -98,44 +126,60 @@ async def verified(
     if not left.passed:
         return Rejection.BREAKS_EVERYTHING
     return DeletionTask(
-        installed.module,
-        feature.name,
-        broken,
-        installed.tests,
-        tuple(sorted(reference.passed)),
-        tuple(sorted(reference.passed - left.passed)),
-        feature.lines,
+        origin=installed.origin,
+        module=installed.module,
+        feature=feature.name,
+        path=installed.path,
+        broken=broken,
+        tests_path=installed.tests_path,
+        tests=installed.tests,
+        others=installed.others,
+        must_pass=tuple(sorted(reference.passed)),
+        fails_without=tuple(sorted(reference.passed - left.passed)),
+        lines=feature.lines,
     )
 
 
 async def suite_of(provider: Provider, installed: Installation, source: str) -> SuiteResult:
     """Return the result of the module's tests on ``source``, in a sandbox of its own."""
-    files = {f"{installed.module}.py": source.encode(), f"test_{installed.module}.py": installed.tests.encode()}
-    sandbox = await provider.start(files, limits_of(installed))
+    texts = {**installed.others, installed.path: source, installed.tests_path: installed.tests}
+    files = {path: text.encode() for path, text in texts.items()}
+    sandbox = await provider.start(files, limits_of(installed.interpreter))
     try:
-        return await run_suite(sandbox, installed.module, installed.python)
+        tests = module_of(installed.tests_path)
+        return await run_suite(sandbox, installed.module, tests, installed.interpreter.python)
     finally:
         await sandbox.stop()
 
 
-def limits_of(installed: Installation) -> Limits:
+def limits_of(interpreter: Interpreter) -> Limits:
     """Return the limits of a sandbox for attempts: the original is masked."""
-    return replace(Limits(), masked=installed.masked, memory_bytes=MEMORY_BYTES, wall_s=120.0)
+    return replace(Limits(), masked=interpreter.masked, memory_bytes=MEMORY_BYTES, wall_s=120.0)
+
+
+def interpreter_of(task: DeletionTask) -> Interpreter:
+    """Return what runs the tests of ``task`` on this machine. Raises ``NoSuchModule`` and ``PackageUnusable``."""
+    if task.origin == STANDARD_LIBRARY:
+        return library_interpreter(task.module)
+    return package_interpreter(package_of(task.origin).imports)
 
 
 async def verdict(
-    provider: Provider, task: DeletionTask, installed: Installation, written: Mapping[str, bytes]
+    provider: Provider, task: DeletionTask, interpreter: Interpreter, written: Mapping[str, bytes]
 ) -> tuple[float, SuiteOutcome]:
     """Return 1.0 if the files that an attempt has ``written`` restore the feature, else 0.0, and how the tests ended.
 
-    The verdict is made in a fresh sandbox with the task's own tests, so edited ones count for nothing, and every test
+    The verdict is made in a fresh sandbox with the task's own tests and nothing else in their folder, if they have one
+    of their own, so edited ones count for nothing, and every test
     that passes with the original has to pass. The candidate's code shares the process with the tests: what it forges
     there is caught by a nonce, a canary and the names of the tests, which is best effort.
     """
-    files = {**task.files(), **written, f"test_{task.module}.py": task.tests.encode()}
-    sandbox = await provider.start(files, limits_of(installed))
+    folder = task.tests_path.rpartition("/")[0] + "/"
+    own = {path: content for path, content in written.items() if not path.startswith(folder)}
+    files = {**task.files(), **own, task.tests_path: task.tests.encode()}
+    sandbox = await provider.start(files, limits_of(interpreter))
     try:
-        result = await run_suite(sandbox, task.module, installed.python)
+        result = await run_suite(sandbox, task.module, task.tests_module, interpreter.python)
     finally:
         await sandbox.stop()
     return float(result.passed >= set(task.must_pass) and bool(task.must_pass)), result.outcome

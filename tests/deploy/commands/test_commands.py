@@ -40,6 +40,7 @@ ASKS_NO_KAFKA = {
     *(("metrics",), ("query",), ("sandbox",), ("deletion-tasks",)),
     # These ask the gateway first.
     *(("environment", "verifiers"), ("environment", "openenv"), ("environment", "nemo-gym")),
+    ("environment", "deletion"),
 }
 
 

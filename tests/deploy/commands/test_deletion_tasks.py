@@ -39,3 +39,18 @@ def test_an_unknown_module_is_refused_with_a_choice(tmp_path: Path) -> None:
     code, text = call("--out", str(tmp_path / "tasks.jsonl"), "--module", "no_such_module")
     assert code != 0
     assert "graphlib" in text
+
+
+def test_an_unknown_package_is_refused_with_a_choice(tmp_path: Path) -> None:
+    code, text = call("--out", str(tmp_path / "tasks.jsonl"), "--package", "no-such-package")
+    assert code != 0
+    assert "choose from jsonpointer, more-itertools" in text
+
+
+def test_a_source_distribution_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "jsonpointer-3.0.0.tar.gz").write_bytes(b"another one")
+    out = tmp_path / "tasks.jsonl"
+    code, text = call("--out", str(out), "--package", "jsonpointer", "--sdists", str(tmp_path))
+    assert code != 0
+    assert "pinned is 2b2d729f" in text
+    assert not out.exists()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
+from tests.agents.coder.deletion.scripted_model import scripted_model
 from tests.agents.environments.gym_server import gym_server, row
 from tests.agents.gateway.running import running_gateway
 from tests.agents.gateway.scripted_engine import answering
+
+
+def headrace(*argv: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "headrace.deploy.cli", *argv]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 async def ran(folder: Path, *options: str, gateway: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
@@ -26,11 +34,7 @@ async def ran(folder: Path, *options: str, gateway: dict[str, Any] | None = None
         running_gateway(folder / "gateway", [engine.url], **(gateway or {})) as serving,
     ):
         argv = ("environment", "nemo-gym", server.url, str(dataset), "--gateway", serving.url, "--group-size", "2")
-        return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "headrace.deploy.cli", *argv, "--data", str(folder / "data"), *options],
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+        return await asyncio.to_thread(headrace, *argv, "--data", str(folder / "data"), *options)
 
 
 async def test_it_runs_the_tasks_and_says_what_became_of_them(tmp_path: Path) -> None:
@@ -55,6 +59,24 @@ async def test_it_keeps_to_the_budget_of_the_run(tmp_path: Path, kafka: str) -> 
     assert done.stdout.startswith("3 groups begun; rollouts ended: 6 completed")
 
 
+async def test_deletion_tasks_are_attempted_at_any_endpoint(tmp_path: Path) -> None:
+    tasks, results = tmp_path / "tasks.jsonl", tmp_path / "results.jsonl"
+    made = await asyncio.to_thread(
+        headrace, "deletion-tasks", "--module", "colorsys", "--per-module", "1", "--out", str(tasks)
+    )
+    if "need the sandbox provider overlay" in made.stderr and "CI" not in os.environ:
+        pytest.skip(made.stderr)
+    assert made.returncode == 0, made.stderr
+    options = ("--group-size", "2", "--results", str(results), "--data", str(tmp_path / "data"))
+    async with scripted_model([("read", {"path": "colorsys.py"})], [("submit", {})]) as (url, asked):
+        done = await asyncio.to_thread(headrace, "environment", "deletion", str(tasks), "--base-url", url, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 groups begun; rollouts ended: 2 completed; mean outcome 0.000\n"
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [(line["reward"], line["stop"], line["turns"]) for line in lines] == [(0.0, "submitted", 2)] * 2
+    assert {each["model"] for each in asked} == {"policy"}
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -67,6 +89,8 @@ async def test_it_keeps_to_the_budget_of_the_run(tmp_path: Path, kafka: str) -> 
             "no environment of OpenEnv",
         ),
         (["openenv", "http://127.0.0.1:9", "--seeds", "2", "--gateway", ""], "No address of gateway is known"),
+        (["deletion", "pyproject.toml"], "pyproject.toml:1: a line is no deletion task"),
+        (["deletion", "pyproject.toml", "--results", "no/such/folder/file"], "--results: there is no folder"),
     ],
 )
 def test_what_is_wrong_is_said(argv: list[str], said: str, tmp_path: Path) -> None:

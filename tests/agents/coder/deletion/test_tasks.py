@@ -1,57 +1,27 @@
 """Deletion tasks are verified by real tests in an isolated sandbox; planted cheats earn nothing."""
 
-import os
-from collections.abc import AsyncIterator
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace.agents.coder.deletion.features import features
-from headrace.agents.coder.deletion.installation import Installation, NoSuchModule, installation, originals
+from headrace.agents.coder.deletion.installation import Installation, NoSuchModule, copies, installation, originals
+from headrace.agents.coder.deletion.packages import PackageUnusable
 from headrace.agents.coder.deletion.suite import SuiteOutcome, SuiteResult, parse_report
 from headrace.agents.coder.deletion.tasks import (
     DeletionTask,
     Rejection,
     chosen,
+    interpreter_of,
     limits_of,
     suite_of,
     verdict,
     verified,
 )
 from headrace.agents.sandbox.overlay import Overlay
-from headrace.agents.sandbox.protocol import ProviderUnavailable
-
-MODULE, FEATURE = "colorsys", "rgb_to_hls"
-
-
-@pytest.fixture
-async def provider(tmp_path: Path) -> AsyncIterator[Overlay]:
-    try:
-        overlay = await Overlay.create(tmp_path)
-    except ProviderUnavailable as error:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
-    yield overlay
-    overlay.close()
-
-
-@pytest.fixture
-def installed() -> Installation:
-    try:
-        return installation(MODULE)
-    except NoSuchModule as error:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-async def task(provider: Overlay, installed: Installation) -> DeletionTask:
-    feature = next(each for each in features(installed.source) if each.name == FEATURE)
-    found = await verified(provider, installed, feature)
-    assert isinstance(found, DeletionTask)
-    return found
+from tests.agents.coder.deletion.conftest import FEATURE, MODULE
 
 
 async def test_a_deletion_makes_some_tests_fail_and_leaves_others(task: DeletionTask) -> None:
@@ -65,8 +35,11 @@ async def test_the_original_earns_everything_and_the_broken_module_nothing(
     provider: Overlay, installed: Installation, task: DeletionTask
 ) -> None:
     path = f"{MODULE}.py"
-    assert await verdict(provider, task, installed, {path: installed.source.encode()}) == (1.0, SuiteOutcome.RAN)
-    assert await verdict(provider, task, installed, {}) == (0.0, SuiteOutcome.RAN)
+    assert await verdict(provider, task, installed.interpreter, {path: installed.source.encode()}) == (
+        1.0,
+        SuiteOutcome.RAN,
+    )
+    assert await verdict(provider, task, installed.interpreter, {}) == (0.0, SuiteOutcome.RAN)
 
 
 CHEATS = {
@@ -97,7 +70,7 @@ async def test_a_planted_cheat_earns_nothing_and_is_labelled(
 ) -> None:
     code, outcome = CHEATS[name]
     written = {f"{MODULE}.py": f"{task.broken}\n{code}\n".encode()}
-    assert await verdict(provider, task, installed, written) == (0.0, outcome)
+    assert await verdict(provider, task, installed.interpreter, written) == (0.0, outcome)
 
 
 async def test_edited_tests_and_a_framework_of_ones_own_earn_nothing(
@@ -105,7 +78,7 @@ async def test_edited_tests_and_a_framework_of_ones_own_earn_nothing(
 ) -> None:
     empty = b"import unittest\nclass Anything(unittest.TestCase):\n    def test_it(self): pass\n"
     shadows = {f"{name}.py": b"raise SystemExit(0)\n" for name in ("unittest", "json", "random", "sitecustomize")}
-    assert (await verdict(provider, task, installed, {f"test_{MODULE}.py": empty, **shadows}))[0] == 0.0
+    assert (await verdict(provider, task, installed.interpreter, {f"test_{MODULE}.py": empty, **shadows}))[0] == 0.0
 
 
 async def test_neither_the_original_nor_its_bytecode_nor_its_tests_can_be_read(
@@ -118,9 +91,11 @@ async def test_neither_the_original_nor_its_bytecode_nor_its_tests_can_be_read(
         "    try: print(len(open(path, 'rb').read()))\n"
         "    except OSError: print('refused')\n"
     )
-    sandbox = await provider.start(task.files(), limits_of(installed))
-    seen = await sandbox.execute([installed.python, "-I", "-S", "-c", read])
-    copied = await sandbox.execute([installed.python, "-I", "-S", "-c", f"import {MODULE}; print({MODULE}.{FEATURE})"])
+    sandbox = await provider.start(task.files(), limits_of(installed.interpreter))
+    seen = await sandbox.execute([installed.interpreter.python, "-I", "-S", "-c", read])
+    copied = await sandbox.execute(
+        [installed.interpreter.python, "-I", "-S", "-c", f"import {MODULE}; print({MODULE}.{FEATURE})"]
+    )
     await sandbox.stop()
     assert seen.exit_code == 0, seen.stderr
     assert set(seen.stdout.split()) <= {b"0", b"refused"}
@@ -129,14 +104,16 @@ async def test_neither_the_original_nor_its_bytecode_nor_its_tests_can_be_read(
 
 async def test_without_the_mask_the_original_could_be_read(provider: Overlay, installed: Installation) -> None:
     sandbox = await provider.start({"x.py": b""})
-    seen = await sandbox.execute([installed.python, "-I", "-S", "-c", f"import {MODULE}; print({MODULE}.{FEATURE})"])
+    seen = await sandbox.execute(
+        [installed.interpreter.python, "-I", "-S", "-c", f"import {MODULE}; print({MODULE}.{FEATURE})"]
+    )
     await sandbox.stop()
     assert seen.exit_code == 0
 
 
 async def test_a_deletion_that_no_test_notices_is_no_task(provider: Overlay, installed: Installation) -> None:
     source = installed.source + "\n\ndef unused():\n    x = 1\n    return x\n"
-    untested = Installation(installed.python, installed.prefix, MODULE, source, installed.tests, installed.masked)
+    untested = replace(installed, source=source)
     feature = features(source)[-1]
     assert await verified(provider, untested, feature) is Rejection.NOT_TESTED
 
@@ -184,6 +161,36 @@ def test_what_is_masked_includes_bytecode_and_tests(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     assert len(originals(tmp_path, "a")) == 4
+
+
+def test_copies_are_masked_wherever_a_sandbox_can_see_them(tmp_path: Path) -> None:
+    for name in (
+        "site-packages/shapes/square.py",
+        "setuptools/_vendor/shapes/square.py",
+        "site-packages/colours.py",
+        "site-packages/__pycache__/colours.cpython-311.pyc",
+        "site-packages/other.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    for wheel, member in (("setuptools.whl", "setuptools/_vendor/shapes/square.py"), ("pip.whl", "pip/main.py")):
+        with zipfile.ZipFile(tmp_path / wheel, "w") as archive:
+            archive.writestr(member, "")
+    (tmp_path / "broken.whl").write_text("no archive")
+    found = copies((tmp_path,), frozenset({"shapes", "colours"}))
+    assert {str(Path(path).relative_to(tmp_path)) for path in found} == {
+        "site-packages/shapes",
+        "setuptools/_vendor/shapes",
+        "site-packages/colours.py",
+        "site-packages/__pycache__/colours.cpython-311.pyc",
+        "setuptools.whl",
+    }
+
+
+def test_the_interpreter_of_a_task_is_that_of_its_origin(task: DeletionTask, installed: Installation) -> None:
+    assert interpreter_of(task) == installed.interpreter
+    with pytest.raises(PackageUnusable, match="generate the tasks anew"):
+        interpreter_of(replace(task, origin="jsonpointer==0.1"))
 
 
 def test_features_are_chosen_over_the_whole_file(installed: Installation) -> None:
