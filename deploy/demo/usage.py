@@ -43,7 +43,7 @@ class Usage(BaseModel):
     prompt_tokens: int | None
     """Tokens of the prompts it was given, cached ones too."""
     trainer_wait_s: float
-    """Time in which the trainer waited for groups, over its steps."""
+    """Time in which the trainer waited for groups, over its steps but the first."""
     trainer_s: float
     """Duration of its steps."""
 
@@ -70,7 +70,8 @@ async def read_counters(stack: Stack) -> Reading:
 
 
 def used(before: Reading, after: Reading, steps: Iterable[Step]) -> Usage:
-    """Return what was used from one reading to the other. ``steps``: those of the trainer in between."""
+    """Return what was used from one reading to the other. ``steps``: those of the trainer in between; the first one's
+    time began before, when the trainer started, and does not count."""
     spent = {
         name: round(after.processor_s[name, pid] - before.processor_s.get((name, pid), 0.0), 2)
         for name, pid in after.processor_s
@@ -79,7 +80,7 @@ def used(before: Reading, after: Reading, steps: Iterable[Step]) -> Usage:
         name: after.tokens[name] - before.tokens[name] if name in after.tokens and name in before.tokens else None
         for name in _COUNTERS.values()
     }
-    metrics = [step.metrics for step in steps]
+    metrics = [step.metrics for step in sorted(steps, key=lambda step: step.step)[1:]]
     return Usage(
         seconds=round(after.at_s - before.at_s, 2),
         cores=len(psutil.Process().cpu_affinity())
@@ -96,15 +97,17 @@ def used(before: Reading, after: Reading, steps: Iterable[Step]) -> Usage:
 
 def usage_lines(usage: Usage) -> list[str]:
     """Return the figures as text."""
-    whole = usage.seconds * usage.cores
-    if whole <= 0:
+    whole, own = usage.seconds * usage.cores, sum(usage.processor_s.values())
+    if whole <= 0 or own <= 0:
         return []
-    shares = [
-        f"{name} {seconds / whole:.0%}" for name, seconds in usage.processor_s.items() if seconds / whole >= 0.005
+    parts = [f"{name} {seconds / own:.0%}" for name, seconds in usage.processor_s.items() if seconds / own >= 0.005]
+    idle = min(usage.idle_s / whole, 1.0)
+    other = max(0.0, 1.0 - idle - own / whole)
+    lines = [
+        f"Where {usage.cores} cores went in {usage.seconds:.0f} s of learning: here {own / whole:.0%}, "
+        f"other programs {other:.0%}, idle {idle:.0%}",
+        f"  processor time here {own:.0f} s: {', '.join(parts)}",
     ]
-    other = max(0.0, whole - usage.idle_s - sum(usage.processor_s.values()))
-    shares += [f"other programs {other / whole:.0%}", f"idle {min(usage.idle_s / whole, 1.0):.0%}"]
-    lines = [f"Where {usage.cores} cores went in {usage.seconds:.0f} s of learning: {', '.join(shares)}"]
     figures = []
     if usage.sampled_tokens is not None and usage.prompt_tokens is not None:
         per_s = [tokens / usage.seconds for tokens in (usage.sampled_tokens, usage.prompt_tokens)]

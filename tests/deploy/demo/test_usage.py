@@ -39,7 +39,7 @@ def test_tokens_are_those_of_all_engines() -> None:
 
 
 def test_what_was_used_is_the_difference_and_a_restarted_part_counts_from_its_restart() -> None:
-    usage = used(BEFORE, AFTER, [step(1, 1.0, 4.0), step(2, 2.0, 8.0)])
+    usage = used(BEFORE, AFTER, [step(2, 1.0, 4.0), step(1, 90.0, 99.0), step(3, 2.0, 8.0)])
     assert usage.seconds == 20.0
     assert usage.processor_s == {"vllm": 16.0, "trainer": 4.0}
     assert usage.idle_s == 4.0
@@ -49,9 +49,10 @@ def test_what_was_used_is_the_difference_and_a_restarted_part_counts_from_its_re
 
 
 def test_shares_are_of_all_processors() -> None:
-    usage = used(BEFORE, AFTER, [step(1, 1.0, 4.0)]).model_copy(update={"cores": 2})
+    usage = used(BEFORE, AFTER, [step(1, 90.0, 99.0), step(2, 1.0, 4.0)]).model_copy(update={"cores": 2})
     assert usage_lines(usage) == [
-        "Where 2 cores went in 20 s of learning: vllm 40%, trainer 10%, other programs 40%, idle 10%",
+        "Where 2 cores went in 20 s of learning: here 50%, other programs 40%, idle 10%",
+        "  processor time here 20 s: vllm 80%, trainer 20%",
         "  vLLM 50 sampled and 400 prompt tokens/s",
         "  the trainer waited for groups 25% of its time",
     ]
@@ -62,7 +63,12 @@ def test_what_is_not_known_is_left_out() -> None:
         seconds=10.0, cores=1, processor_s={}, idle_s=20.0, sampled_tokens=None, prompt_tokens=None,
         trainer_wait_s=0.0, trainer_s=0.0,
     )  # fmt: skip
-    assert usage_lines(unknown) == ["Where 1 cores went in 10 s of learning: other programs 0%, idle 100%"]
+    assert usage_lines(unknown) == []
+    only = unknown.model_copy(update={"processor_s": {"vllm": 5.0}, "idle_s": 5.0})
+    assert usage_lines(only) == [
+        "Where 1 cores went in 10 s of learning: here 50%, other programs 0%, idle 50%",
+        "  processor time here 5 s: vllm 100%",
+    ]
 
 
 def test_a_part_is_counted_with_what_it_started() -> None:
