@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.described import describe
 from headrace.deploy.configuration.settings import base_model_dir, load_settings
+from headrace.deploy.demo.systems import NAMES
 from headrace.deploy.errors import StackError
 from headrace.deploy.fine_tuning.stages import stage_config
 from headrace.deploy.processes.train import trainer_config, trainer_flow
@@ -55,6 +56,18 @@ def test_every_shipped_file_loads(file: Path) -> None:
     config = trainer_config(load_settings(kafka="b:1"), file)
     assert config.chosen_loss()
     assert "~" not in f"{config.model_dir}{config.checkpoint_dir}"
+
+
+@pytest.mark.parametrize(("system", "loss"), [("search", "cispo"), ("coder", "dr_grpo"), ("swarm", "kimi")])
+def test_each_system_has_settings_for_a_real_model_that_the_command_accepts(system: str, loss: str) -> None:
+    assert system in NAMES
+    (file,) = [file for file in SHIPPED if re.fullmatch(rf"{system}-.*-[\d.]+b", file.stem)]
+    shown = CliRunner().invoke(cli, ["train", "--config", str(file), "--kafka", "b:1", "--check"])
+    assert shown.exit_code == 0, shown.output
+    config = trainer_config(load_settings(kafka="b:1"), file)
+    assert (config.loss, config.device, config.dtype) == (loss, "cuda", "bfloat16")
+    assert config.run == file.stem
+    assert f'loss = "{loss}"' in shown.output
 
 
 def test_precedence_is_command_line_environment_file_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
