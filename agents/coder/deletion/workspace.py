@@ -113,7 +113,7 @@ class Workspace:
 
 
 def shown_result(result: SuiteResult, must_pass: tuple[str, ...]) -> str:
-    """Return what a policy is told of a run of the tests."""
+    """Return what a policy is shown of a run of the tests."""
     match result.outcome:
         case SuiteOutcome.NO_REPORT:
             return "the tests ended without a report: an exit, a crash or a time-out"
