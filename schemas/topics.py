@@ -135,6 +135,9 @@ TOPICS: tuple[Topic, ...] = (
     DEAD_LETTERS,
 )
 
+TYPES: dict[str, frozenset[str]] = {topic.name: frozenset(model.TYPE for model in topic.models) for topic in TOPICS}
+"""Types of the records of each topic, by the topic's name."""
+
 MODELS: dict[str, type[Record]] = {model.TYPE: model for topic in TOPICS for model in topic.models}
 """Every type on the wire by its CloudEvents name."""
 

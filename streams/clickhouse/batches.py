@@ -7,6 +7,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.topics import MODELS, TYPES
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
@@ -122,10 +123,19 @@ def _convert(
     return batch
 
 
+def _check_topic(type_name: str, topic: str) -> None:
+    """Raise ``UnreadableRecord`` for a type that ``topic`` does not hold: who may write one topic, such as `sdk-stats`,
+    must not be able to replace rows of another one.
+    """
+    if type_name not in TYPES.get(topic, MODELS):
+        raise UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"{type_name} does not belong in the topic {topic}")
+
+
 def _validated_rows(record: LogRecord, batch: RowBatch, *, alone: bool) -> list[tuple[Table, Row]]:
     """Returns the rows of ``record``; none if it was added to the errors of ``batch``."""
     try:
         envelope, payload = decode(record.headers, record.value)
+        _check_topic(payload.TYPE, record.topic)
     except UnreadableRecord as error:
         batch.unreadable.append((record, error))
         return []

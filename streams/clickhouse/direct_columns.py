@@ -22,7 +22,7 @@ from headrace.schemas.envelope import (
     plain_time,
 )
 from headrace.schemas.model import Record
-from headrace.schemas.topics import MODELS
+from headrace.schemas.topics import MODELS, TYPES
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import TableRows
 from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns
@@ -65,7 +65,7 @@ def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
     headers = dict(record.headers)
     kind, value = headers.get(TYPE), record.value
     reader = READERS.get(kind) if kind is not None else None
-    if kind is None or reader is None or value is None:
+    if kind is None or reader is None or value is None or _TYPES[kind] not in TYPES.get(record.topic, MODELS):
         return False
     envelope = _plain(headers) or _parsed(record)
     if envelope is None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.schemas.arrays import encode_array
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE
 from headrace.schemas.examples import EXAMPLES
+from headrace.schemas.topics import TYPES
 from headrace.streams.clickhouse import batches
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated
 from headrace.streams.clickhouse.direct_columns import READERS, add_ordinary
@@ -106,7 +107,24 @@ def with_value(kind: str, value: bytes, offset: int) -> StoredRecord:
         (ID, b"id"), (TYPE, kind.encode()), (SOURCE, b"/source"), (TIME, b"2026-11-21T11:24:24.512Z"),
         (SUBJECT, b"t"), (SEQUENCE, b"7"),
     ]  # fmt: skip
-    return StoredRecord("events", 0, offset, 1, b"t", value, headers)
+    topic = next((name for name, types in TYPES.items() if kind in types), "events")
+    return StoredRecord(topic, 0, offset, 1, b"t", value, headers)
+
+
+@given(st.data())
+def test_a_record_of_a_type_that_its_topic_does_not_hold_is_unreadable(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(EXAMPLES)))
+    topic = data.draw(st.sampled_from(sorted(TYPES)))
+    example = EXAMPLES[name].message
+    record = StoredRecord(topic, 0, 7, 1, example.key, example.value, example.headers)
+    kind = dict(example.headers)[TYPE].decode()
+    for batch in (convert([record]), convert_validated([record])):
+        if kind in TYPES[topic]:
+            assert not batch.unreadable
+        else:
+            assert not batch.tables
+            ((_, error),) = batch.unreadable
+            assert str(error) == f"{kind} does not belong in the topic {topic}"
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:20].decode(errors="replace"))
