@@ -7,6 +7,7 @@ and to the code of the fold and has a checksum. The file is replaced atomically,
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,6 +16,7 @@ from pathlib import Path
 import zstandard
 
 from headrace.schemas.kafka.bookmarks import Bookmark, Marks
+from headrace.schemas.model import Record
 
 MAX_BYTES = 1024**3
 """Largest fold that is stored, in bytes before compression: the ledger of about twenty million trajectories."""
@@ -46,11 +48,16 @@ class FoldIdentity:
         return folder / f"{self.name}-{cluster}{_SUFFIX}"
 
 
-def digest_of(*sources: str) -> str:
-    """Return a digest of the files ``sources``, which identifies the code of a fold."""
+def digest_of(*sources: str, models: Iterable[type[Record]] = ()) -> str:
+    """Return a digest of the files ``sources`` and of the JSON Schemas of ``models``, which identifies the code of a
+    fold and the records that it can read.
+
+    Models count with everything that they consist of: with another value of an enum, a release reads records that the
+    one before it counted as unreadable.
+    """
     digest = blake2b(digest_size=16)
-    for source in sources:
-        content = Path(source).read_bytes()
+    schemas = (json.dumps(model.model_json_schema(), sort_keys=True).encode() for model in models)
+    for content in (*(Path(source).read_bytes() for source in sources), *schemas):
         digest.update(b"%d " % len(content))
         digest.update(content)
     return digest.hexdigest()

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.schemas import upcast, wire
 from headrace.schemas.kafka.fold_cache import UnusableFoldError, digest_of
 from headrace.schemas.kafka.resumed_fold import resume_fold
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.step import Step
 from headrace.streams.ledger import account, tally
 from headrace.streams.ledger.account import Account
 from headrace.streams.ledger.ledger import LedgerReader, kafka_reader
@@ -16,6 +19,9 @@ class _State(msgspec.Struct, array_like=True):
     accounts: dict[str, Account]
     unreadable: int
 
+
+_DECODED = (Rejection, TrainingGroup, Step)
+"""Records that the fold reads by their models."""
 
 _DECODER = msgspec.msgpack.Decoder(_State)
 
@@ -44,7 +50,7 @@ async def kept_ledger(bootstrap: str, folder: Path | None, *, from_start: bool =
         bootstrap,
         folder,
         "ledger",
-        digest_of(account.__file__, tally.__file__),
+        digest_of(account.__file__, tally.__file__, wire.__file__, upcast.__file__, models=_DECODED),
         begin=lambda: kafka_reader(bootstrap),
         resume=lambda packed, marks: kafka_reader(bootstrap, unpack_tally(packed), marks),
         pack=lambda reader: pack_tally(reader.tally),

@@ -3,14 +3,17 @@
 import os
 import stat
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 import zstandard
+from pydantic import create_model
 
 from headrace.schemas.kafka import fold_cache
 from headrace.schemas.kafka.bookmarks import Bookmark
 from headrace.schemas.kafka.fold_cache import FoldIdentity, UnusableFoldError, digest_of, read_fold, write_fold
+from headrace.schemas.model import Record
 
 IDENTITY = FoldIdentity("ledger", "some/cluster", "c0de")
 MARKS = {"events": {0: Bookmark(7, "ab"), 11: Bookmark(2**40, "cd")}, "steps": {}}
@@ -46,6 +49,24 @@ def test_the_code_digest_covers_every_byte(tmp_path: Path) -> None:
         other.write_bytes(second)
         found.add(digest_of(str(one), str(other)))
     assert len(found) == 3
+
+
+def test_the_code_digest_covers_the_values_of_an_enum_that_a_model_holds() -> None:
+    """A release reads records with a new value that the release before it counted as unreadable."""
+
+    class Reason(StrEnum):
+        STALE = "stale"
+
+    class LaterReason(StrEnum):
+        STALE = "stale"
+        EXPIRED = "expired"
+
+    def rejection(reason: type[StrEnum]) -> type[Record]:
+        return create_model("Rejection", __base__=Record, reason=(reason, ...))
+
+    LaterReason.__name__ = LaterReason.__qualname__ = "Reason"
+    assert digest_of(models=[rejection(Reason)]) != digest_of(models=[rejection(LaterReason)])
+    assert digest_of(models=[rejection(Reason)]) == digest_of(models=[rejection(Reason)])
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, -1])

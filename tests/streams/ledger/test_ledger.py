@@ -24,6 +24,7 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, REJECTED, Topic
+from headrace.streams.ledger import kept
 from headrace.streams.ledger.follow import FollowConfig, follow_ledger
 from headrace.streams.ledger.kept import kept_ledger, pack_tally, unpack_tally
 from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
@@ -292,6 +293,10 @@ async def test_the_next_count_reads_only_new_records(
         FollowConfig(kafka, cache=tmp_path), stop=stop, report=lambda check: (followed.append(check.ledger), stop.set())
     )
     assert (followed, folded) == ([second], [])
+    # A release that reads other records begins anew: the one before it may have counted some as unreadable.
+    monkeypatch.setattr(kept, "_DECODED", (*kept._DECODED, Alert))
+    assert await counted() == (second, every + 3)
+    assert "another release" in caplog.text
     # A damaged fold or a different log causes a full read, which is logged.
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-3])
