@@ -20,27 +20,31 @@ inline constexpr std::string_view kFactNames[kFacts] = {
     "headrace.clock.ticked.v1",
 };
 
-// Fields by type; fields of parts are prefixed with the part's name. `*`: the payload is copied as a whole, with any
-// fields. Add a field here only once all rules that use it are implemented in C++.
+// Fields by type; fields of parts are prefixed with the part's name, and values of enums follow the field's name.
+// `*`: the payload is copied as a whole, with any fields. Add a field or a value here only once all rules that use it are
+// implemented in C++.
 inline constexpr std::string_view kFactFields[kFacts] = {
-    "*",
+    "* role=trainable|frozen purpose=train|evaluate",
     "model prefix_length prefix_sha256 context_ids sampled_ids logprobs version_spans sampling finish_reason messages "
     "hidden latency_s usage call_id choice delivered masked "
     "version_spans.version version_spans.start version_spans.end version_spans.run "
     "sampling.temperature sampling.top_p sampling.top_k sampling.min_p sampling.max_tokens sampling.seed "
     "sampling.presence_penalty sampling.frequency_penalty sampling.repetition_penalty sampling.min_tokens "
-    "sampling.altered_by sampling.logprobs usage.prompt_tokens usage.completion_tokens",
+    "sampling.altered_by sampling.logprobs=processed|raw usage.prompt_tokens usage.completion_tokens",
     "call_id tool arguments masked",
-    "call_id tool status error_class result latency_s masked "
+    "call_id tool status=ok|error error_class=invalid_arguments|refused|environment|provider|aborted|timeout result "
+    "latency_s masked "
     "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
     "summary tokens_before tokens_after chain_index summary_tokens masked",
     "pruned_ids tokens_before tokens_after masked",
     "name sub_trajectory_id stage masked",
-    "name sub_trajectory_id stage status steps masked",
-    "snapshot_id parent_id kind sha256 provider ms masked",
-    "snapshot_id parent_id kind sha256 provider forks ms masked",
-    "snapshot_id parent_id kind sha256 provider source_trajectory_id ms masked",
-    "status answer outcome error masked continuations "
+    "name sub_trajectory_id stage status=completed|budget_exhausted|turns_exhausted|aborted|failed|restarted steps "
+    "masked",
+    "snapshot_id parent_id kind=files|memory sha256 provider ms masked",
+    "snapshot_id parent_id kind=files|memory sha256 provider forks ms masked",
+    "snapshot_id parent_id kind=files|memory sha256 provider source_trajectory_id ms masked",
+    "status=completed|budget_exhausted|turns_exhausted|aborted|failed|restarted answer outcome error masked "
+    "continuations "
     "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",
     "unix_ms",
 };

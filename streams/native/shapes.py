@@ -1,15 +1,16 @@
 """Builds the tables by which the extension module decodes payloads, and determines where it lags behind the models.
 
-table_of(ToolCalled, None)    [("call_id", "text", False, None, …), ("tool", "text", False, None, …),
-                               ("arguments", "object", False, "{}", …)]
+table_of(ToolCalled, KnownType(None, {}))    [("call_id", "text", False, None, …), ("tool", "text", False, None, …),
+                                              ("arguments", "object", False, "{}", …)]
 
 The module must not skip what it does not know, because a rule in Python may depend on it. A field that it was not built
-for is in its table as ``unknown``, and a payload with that field is left to Python. An event type that it was not built
-for, or with a field that it was built for but cannot read any more, has no table at all.
+for is in its table as ``unknown``, and a payload with that field is left to Python; so is a payload with a value of an
+enum that it was not built for, which its table leaves out. An event type that it was not built for, or with a field
+that it was built for but cannot read any more, has no table at all.
 """
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, assert_never
@@ -46,6 +47,24 @@ UNKNOWN = "unknown"
 """Kind of a field that the extension module leaves to Python."""
 
 
+@dataclass(frozen=True, slots=True)
+class KnownType:
+    """What the extension module was built for, of one event type."""
+
+    fields: Set[str] | None
+    """Fields, those of parts as ``part.field``; ``None``: all."""
+    choices: Mapping[str, Set[str]]
+    """Values by field, for fields with an enum."""
+
+    @classmethod
+    def parse(cls, text: str) -> "KnownType":
+        """Returns what ``text`` says, an entry of ``EVENT_FIELDS``: ``call_id status=ok|error``, or ``* role=a|b``."""
+        names = [entry.partition("=") for entry in text.split()]
+        fields = frozenset(name for name, _, _ in names)
+        choices = {name: frozenset(values.split("|")) for name, _, values in names if values}
+        return cls(None if ANY_FIELD in fields else fields, choices)
+
+
 class TableField(NamedTuple):
     """Description of a field for the extension module."""
 
@@ -72,20 +91,22 @@ class NativeLag:
     fields: frozenset[tuple[str, str]] = frozenset()
     """Event type and field (``sampling.temperature`` for a field of a part); an event with the field is left to Python.
     """
+    values: frozenset[tuple[str, str, str]] = frozenset()
+    """Event type, field and value of its enum; an event with the value is left to Python."""
     records: str = ""
     """Why it cannot write any trajectory; empty if it can."""
 
     def __bool__(self) -> bool:
-        return bool(self.types or self.fields or self.records)
+        return bool(self.types or self.fields or self.values or self.records)
 
     def holds_back(self, type_name: str, value: bytes) -> bool:
         """Whether this event makes the module leave its trajectory to Python. A field is searched by its name anywhere
-        in the payload."""
+        in the payload, and so is a value."""
         if self.records or type_name in self.types:
             return True
-        return any(
-            name == type_name and b'"%s"' % path.rpartition(".")[2].encode() in value for name, path in self.fields
-        )
+        fields = ((name, path.rpartition(".")[2]) for name, path in self.fields)
+        values = ((name, text) for name, _, text in self.values)
+        return any(name == type_name and b'"%s"' % text.encode() in value for name, text in (*fields, *values))
 
     def warning(self, effect: str) -> str:
         """Returns the text of a log warning; ``effect`` says what the lag costs."""
@@ -98,6 +119,7 @@ class NativeLag:
         """Returns a clause for each event type or field that the module does not know."""
         clauses = [f"it does not know the event type {name}" for name in sorted(self.types)]
         clauses += [f"it does not know the field {path} of {name}" for name, path in sorted(self.fields)]
+        clauses += [f"it does not know {value!r} as the {path} of {name}" for name, path, value in sorted(self.values)]
         return "; ".join([*clauses, *([self.records] if self.records else [])])
 
 
@@ -106,29 +128,54 @@ def tables_of(
 ) -> tuple[dict[str, list[TableField]], NativeLag]:
     """Returns a table for each of ``models`` that the extension module can read, by type, and what the module lacks.
 
-    ``known``: for each event type that the module was built for, the names of its fields, separated by spaces.
+    ``known``: for each event type that the module was built for, the names of its fields, separated by spaces, each
+    with the values of its enum if it has one (:meth:`KnownType.parse`).
     """
     tables: dict[str, list[TableField]] = {}
     unknown: set[tuple[str, str]] = set()
+    values: set[tuple[str, str, str]] = set()
     for model in models:
-        names = known.get(model.TYPE)
-        if names is None or not _is_checked_there(model):
+        text = known.get(model.TYPE)
+        if text is None or not _is_checked_there(model):
             continue
-        table = table_of(model, None if names == ANY_FIELD else frozenset(names.split()))
+        built_for = KnownType.parse(text)
+        table = table_of(model, built_for)
         missing = set(unknown_fields(table))
-        if missing and (names == ANY_FIELD or missing & set(names.split())):
+        if missing and (built_for.fields is None or missing & built_for.fields):
+            continue
+        new = list(_unknown_values(model, built_for))
+        if any(is_default for _, _, is_default in new):  # payloads without the field have the value, too
             continue
         tables[model.TYPE] = table
         unknown |= {(model.TYPE, path) for path in missing}
-    return tables, NativeLag(frozenset({model.TYPE for model in models} - set(tables)), frozenset(unknown))
+        values |= {(model.TYPE, path, value) for path, value, _ in new}
+    lacks = NativeLag(frozenset({model.TYPE for model in models} - set(tables)), frozenset(unknown), frozenset(values))
+    return tables, lacks
 
 
-def table_of(model: type[BaseModel], known: Set[str] | None, path: str = "") -> list[TableField]:
-    """Returns the fields of ``model`` in order. ``known``: those that the module was built for; ``None`` means all."""
+def table_of(model: type[BaseModel], known: KnownType, path: str = "") -> list[TableField]:
+    """Returns the fields of ``model`` in order. ``known``: what the module was built for."""
     return [
         _table_field(field.name, field.type, field.nullable, field.info, known, path)
         for field in shape_of(model).fields
     ]
+
+
+def _unknown_values(model: type[BaseModel], known: KnownType, path: str = "") -> Iterator[tuple[str, str, bool]]:
+    """Yield the values of enums that the module was not built for, in fields that it was built for: the field's path,
+    the value, and whether it is the field's default."""
+    for each in shape_of(model).fields:
+        name = path + each.name
+        if known.fields is not None and name not in known.fields:
+            continue
+        if isinstance(each.type, Choice):
+            default = None if each.info.is_required() else each.info.get_default(call_default_factory=True)
+            for option in each.type.enum:
+                if option.value not in known.choices.get(name, frozenset()):
+                    yield name, str(option.value), option is default
+        inner = each.type.item if isinstance(each.type, ListOf) else each.type
+        if isinstance(inner, PartOf):
+            yield from _unknown_values(inner.model, known, f"{name}.")
 
 
 def unknown_fields(table: Sequence[TableField], path: str = "") -> list[str]:
@@ -154,10 +201,10 @@ def _is_checked_there(model: type[BaseModel]) -> bool:
 
 
 def _table_field(
-    name: str, kind: FieldType, nullable: bool, info: FieldInfo, known: Set[str] | None, path: str
+    name: str, kind: FieldType, nullable: bool, info: FieldInfo, known: KnownType, path: str
 ) -> TableField:
     required = info.is_required()
-    kind_name = _kind(kind) if known is None or path + name in known else UNKNOWN
+    kind_name = _kind(kind) if known.fields is None or path + name in known.fields else UNKNOWN
     if kind_name == UNKNOWN:
         return TableField(name, UNKNOWN, False, None if required else "null", -inf, False, inf, (), None)
     least, above, most = -inf, False, inf
@@ -168,7 +215,8 @@ def _table_field(
     elif isinstance(kind, Text):
         most = float(kind.most)
     elif isinstance(kind, Choice):
-        choices = tuple(option.value for option in kind.enum)
+        there = known.choices.get(path + name, frozenset())
+        choices = tuple(option.value for option in kind.enum if option.value in there)
     inner = kind.item if isinstance(kind, ListOf) else kind
     if isinstance(inner, PartOf):
         part = table_of(inner.model, known, f"{path}{name}.")

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from enum import StrEnum
 from typing import Any, ClassVar
 
 import pytest
 from pydantic import Field, field_validator, model_validator
 
-from headrace.schemas.events import ContextPruned, ModelCalled, TrajectoryEnded, TrajectoryStarted
+from headrace.schemas.events import ContextPruned, ModelCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.model import Part, Record
 from headrace.streams.assembly import trajectory_writer
 from headrace.streams.assembly.assemble import _conclude, conclude
@@ -82,6 +83,41 @@ def test_an_unknown_field_is_found_at_any_depth() -> None:
     assert lag.holds_back("t.v1", b'{"name":"a","part":{"colour":"red"}}')
     assert not lag.holds_back("t.v1", b'{"name":"a"}')
     assert not lag.holds_back("other.v1", b'{"count":1}')
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_an_unknown_value_of_an_enum_is_left_to_python_at_any_depth() -> None:
+    class Coloured(Part):
+        colour: Colour = Colour.RED
+
+    class Painted(Record):
+        TYPE: ClassVar[str] = "painted.v1"
+        first: Coloured = Coloured()
+        second: Colour | None = None
+
+    known = {"painted.v1": "first first.colour=red second=red|blue"}
+    tables, lag = tables_of((Painted,), known)
+    assert lag == NativeLag(values=frozenset({("painted.v1", "first.colour", "blue")}))
+    assert str(lag) == "it does not know 'blue' as the first.colour of painted.v1"
+    (first, second) = tables["painted.v1"]
+    assert first.part is not None
+    assert (first.part[0].choices, second.choices) == (("red",), ("red", "blue"))
+    assert lag.holds_back("painted.v1", b'{"first":{"colour":"blue"}}')
+    assert not lag.holds_back("painted.v1", b'{"first":{"colour":"red"}}')
+    assert tables_of((Painted,), {"painted.v1": "* first.colour=red second=red|blue"})[1] == lag
+
+
+def test_a_type_with_an_unknown_default_is_left_to_python() -> None:
+    class Painted(Record):
+        TYPE: ClassVar[str] = "painted.v1"
+        colour: Colour = Colour.BLUE
+
+    assert tables_of((Painted,), {"painted.v1": "colour=red"})[1] == NativeLag(types=frozenset({"painted.v1"}))
+    assert tables_of((Painted,), {"painted.v1": "colour"})[1] == NativeLag(types=frozenset({"painted.v1"}))
 
 
 @pytest.mark.parametrize("annotation", [tuple[int, int], int | str, dict[str, int], list[float], set[str]])
@@ -191,6 +227,37 @@ def test_an_event_without_the_new_field_is_no_fallback(monkeypatch: pytest.Monke
     monkeypatch.setattr(trajectory_writer, "LAG", lag)
     for value, is_fallback in ((b'{"answer":1}', False), (b'{"answer":1,"error":"x"}', True)):
         history = history_of([event("s1", 0, TrajectoryEnded(), value=value)])
+        assert (plainly_written(history) is None) == is_left_to_python(history) == is_fallback
+        assert conclude(history) == _conclude(history)
+
+
+OLDER_VALUES = {
+    "the role": (TrajectoryStarted, "role", "frozen"),
+    "a tool's status": (ToolReturned, "status", "error"),
+    "an end": (TrajectoryEnded, "status", "failed"),
+}
+
+
+@needs_speedups
+@beside_a_current_module
+@pytest.mark.parametrize(("model", "field", "value"), OLDER_VALUES.values(), ids=OLDER_VALUES)
+def test_an_older_module_leaves_new_values_of_an_enum_to_python(
+    model: type[Record], field: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = dict(SPEEDUPS.EVENT_FIELDS)
+    names = [name for name in known[model.TYPE].split() if not name.startswith(f"{field}=")]
+    (values,) = set(known[model.TYPE].split()) - set(names)
+    others = [each for each in values.partition("=")[2].split("|") if each != value]
+    writer, lag = make_writer(known | {model.TYPE: " ".join([*names, f"{field}={'|'.join(others)}"])})
+    assert lag == NativeLag(values=frozenset({(model.TYPE, field, value)}))
+    monkeypatch.setattr(trajectory_writer, "_WRITER", writer)
+    monkeypatch.setattr(trajectory_writer, "LAG", lag)
+    for given, is_fallback in ((others[0], False), (value, True)):
+        payload = {"task_id": "a", "agent": "a", "call_id": "c", "tool": "t", field: given}
+        number = 0 if model is TrajectoryStarted else 1
+        changed = event("s1", number, model(**{name: payload[name] for name in payload if name in model.model_fields}))
+        before = [event("s1", 0, TrajectoryStarted(task_id="a", agent="a"))] if number else []
+        history = history_of([*before, changed])
         assert (plainly_written(history) is None) == is_left_to_python(history) == is_fallback
         assert conclude(history) == _conclude(history)
 
