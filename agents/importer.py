@@ -12,12 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from headrace.agents.imported_ids import id_digest, imported_ids
-from headrace.agents.openai_runs import BadRun, Dataset, RecordedRun, fact_messages, parse_run, run_to_facts
+from headrace.agents.openai_runs import (
+    BadRun,
+    Dataset,
+    RecordedRun,
+    fact_messages,
+    parse_run,
+    problems_of,
+    run_to_facts,
+)
 from headrace.schemas.envelope import ID
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
+from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import decode
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is read, in bytes."""
@@ -82,7 +94,7 @@ def survey(path: Path, dataset: Dataset, report: Callable[[BadLine], None] = lam
             trial = sizes[task_id] if run.trial is None else run.trial
             if (task_id, trial) in first_lines:
                 raise BadRun(f"task {task_id}, trial {trial} is already on line {first_lines[task_id, trial]}")
-            _check_sizes(run, dataset, trial)
+            _check_events(run, dataset, trial)
         except BadRun as error:
             bad.append(BadLine(number, str(error)))
             report(bad[-1])
@@ -134,11 +146,22 @@ async def import_runs(
     return Imported(found, sent, skipped)
 
 
-def _check_sizes(run: RecordedRun, dataset: Dataset, trial: int) -> None:
-    facts = run_to_facts(run, dataset, trial, 1)
-    for message, fact in zip(fact_messages(facts, dataset, "-" * 36, 0), facts, strict=True):
+def _check_events(run: RecordedRun, dataset: Dataset, trial: int) -> None:
+    """Raise :class:`BadRun` if the events of ``run`` could not be sent, or would become dead letters."""
+    try:
+        facts = run_to_facts(run, dataset, trial, 1)
+        messages = list(fact_messages(facts, dataset, "-" * 36, 0))
+        for message in messages:
+            decode(message.headers, message.value)
+    except ValidationError as error:
+        raise BadRun(problems_of(error)) from error
+    except ValueError as error:  # a number that is not finite, an identifier that no record may have
+        raise BadRun(str(error)) from error
+    for message, fact in zip(messages, facts, strict=True):
         if len(message.value) > MAX_EVENT_BYTES:
             raise BadRun(f"its {fact.TYPE} has {len(message.value)} bytes: an event may have at most {MAX_EVENT_BYTES}")
+        if nesting(message.value) > MAX_NESTING:
+            raise BadRun(f"its {fact.TYPE} is nested deeper than {MAX_NESTING}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

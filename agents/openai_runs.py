@@ -112,15 +112,20 @@ def parse_run(line: bytes) -> RecordedRun:
     try:
         run = RecordedRun.model_validate_json(line)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False, include_context=False)
-        shown = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in problems[:3]
-        )
-        raise BadRun(shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")) from error
+        raise BadRun(problems_of(error)) from error
     for position, message in enumerate(run.messages):
         if message.role == "tool" and message.tool_call_id is None:
             raise BadRun(f"traj.{position}: a tool message without tool_call_id")
     return run
+
+
+def problems_of(error: ValidationError) -> str:
+    """Return the first three problems in ``error``, each with its position, and the number of others."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    shown = "; ".join(
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in problems[:3]
+    )
+    return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
 def run_to_facts(run: RecordedRun, dataset: Dataset, trial: int, group_size: int) -> list[Record]:

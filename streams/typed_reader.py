@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE, plain_time
 from headrace.schemas.model import Record
-from headrace.streams.nesting import MAX_NESTING, nesting
+from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 from headrace.streams.typed_record import typed

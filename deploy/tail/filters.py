@@ -5,6 +5,7 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,9 +125,15 @@ def _values(node: Any, path: tuple[str, ...]) -> Iterator[Any]:
 
 def _compare(sign: str, found: Any, wanted: str) -> bool:
     if isinstance(found, int | float) and not isinstance(found, bool):
-        try:
-            return _OPERATORS[sign](found, float(wanted))
-        except ValueError:
-            return sign == "!="
+        number = _number(wanted)
+        return sign == "!=" if number is None else bool(_OPERATORS[sign](found, number))
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     return _OPERATORS[sign](text, wanted)
+
+
+def _number(text: str) -> int | float | None:
+    """Returns ``text`` as a number: a whole one exactly, because a float has 53 bits; ``None`` if it is none."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return None

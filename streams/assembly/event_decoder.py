@@ -12,12 +12,12 @@ from typing import Any, cast
 from headrace.schemas.events import Fact, TrajectoryStarted
 from headrace.schemas.finite import is_plainly_finite
 from headrace.schemas.model import Record
+from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode_payload, envelope_of
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.history import Event
-from headrace.streams.nesting import MAX_NESTING, nesting
 from headrace.streams.structs import Doubt, StructReader
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from headrace.schemas.envelope import (
     plain_time,
 )
 from headrace.schemas.model import Record
+from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.schemas.topics import MODELS, TYPES
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import TableRows
 from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns
-from headrace.streams.nesting import MAX_NESTING, nesting
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 

@@ -185,3 +185,38 @@ def test_the_airline_runs_are_converted_completely() -> None:
     assert sum(map(sum, rewards.values())) / 100 == pytest.approx(0.31)
     equal = [group[0] for group in rewards.values() if len(set(group)) == 1]
     assert (len(equal), equal.count(1.0), equal.count(0.0)) == (14, 4, 10)
+
+
+def written(message: dict[str, object] | None = None, *, raw: str = "", **fields: object) -> str:
+    """A line with one message; the text ``"@"`` in it becomes ``raw``."""
+    said = {"role": "assistant", "content": "hi"} if message is None else message
+    return json.dumps({"task_id": 1, "traj": [said], **fields}).replace('"@"', raw)
+
+
+def calls(call_id: str, tool: str) -> dict[str, object]:
+    return {"role": "assistant", "tool_calls": [{"id": call_id, "function": {"name": tool, "arguments": "{}"}}]}
+
+
+ODD_LINES = {
+    "a number that is not finite": (written({"role": "assistant", "content": "@"}, raw="NaN"), "finite"),
+    "an infinite number": (written(info={"x": "@"}, raw="1e999"), "finite"),
+    "an integer beyond a float": (written(info={"x": "@"}, raw="9" * 400), "finite"),
+    "a long task id": (written(task_id="x" * 600), "at most 512"),
+    "a long model": (written(model="x" * 600), "at most 512"),
+    "a long tool": (written(calls("c", "t" * 600)), "at most 512"),
+    "a long call id": (written(calls("c" * 600, "t")), "at most 512"),
+    "a large reward": (written(reward=1e300), "outcome"),
+    "deep nesting": (written(info={"x": "@"}, raw="[" * 160 + "]" * 160), "150"),
+}
+
+
+@pytest.mark.parametrize(("odd", "problem"), ODD_LINES.values(), ids=ODD_LINES)
+def test_a_line_whose_events_could_not_be_read_is_reported_and_the_others_are_imported(
+    odd: str, problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(f"{written(task_id=7)}\n{odd}\n{written(task_id=7)}\n")
+    found = survey(file, DATASET)
+    assert [bad.number for bad in found.bad] == [2]
+    assert problem in found.bad[0].reason
+    assert found.trials == {1: 0, 3: 1}

@@ -8,6 +8,7 @@ from headrace.deploy.tail.filters import Condition, Filters
 from headrace.deploy.tail.line import shortened
 from headrace.deploy.tail.record import decode_record
 from headrace.deploy.tail.start import StartPosition, parse_start
+from headrace.schemas.events import Sampling
 from headrace.schemas.examples import EXAMPLES, HELPER, OTHER, TRAJECTORY
 from tests.deploy.tail.test_line import stored
 
@@ -111,3 +112,13 @@ def test_start_positions_are_parsed(text: str, start: StartPosition) -> None:
 def test_an_invalid_start_position_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ValueError, match="neither beginning, now, -N"):
         parse_start(text, now_ms=0)
+
+
+def test_whole_numbers_are_compared_exactly() -> None:
+    record = SEEN["headrace.model.called.v1"]
+    assert record.payload is not None
+    seed = 2**53 + 1
+    sampled = replace(record, payload=record.payload.model_copy(update={"sampling": Sampling(seed=seed)}))
+    assert Filters(conditions=(Condition.parse(f"sampling.seed={seed}"),)).keep(sampled)
+    assert not Filters(conditions=(Condition.parse(f"sampling.seed={seed - 1}"),)).keep(sampled)
+    assert Filters(conditions=(Condition.parse(f"sampling.seed>{seed - 1}"),)).keep(sampled)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.schemas.events import ModelCalled, ToolReturned, TrajectoryEnded
 from headrace.schemas.model import Record
+from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.event_decoder import read_event
-from headrace.streams.nesting import MAX_NESTING, nesting
 from tests.streams.builders import called, event, facts
 
 SIZE = 64 * 1024
