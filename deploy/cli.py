@@ -30,7 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "schemas",
         "asyncapi",
     ),
-    "Rollouts": ("environment",),
+    "Rollouts": ("environment", "fork"),
     "Rewards": ("reward", "replay", "diff"),
     "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
     "Search over real text": ("corpus", "tasks", "index"),

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.agents.coder.episode import run_episode
-from headrace.agents.coder.harness import HARNESS_VERSION, Limits
+from headrace.agents.coder.harness import HARNESS_VERSION, Harness, Limits
+from headrace.agents.coder.resume import CannotResume, recorded_turns, replayed
 from headrace.agents.coder.tasks import SIZE_WEIGHTS, Split, Task, make_task, task_id
 from headrace.agents.conversation import Conversation
 from headrace.agents.rollouts.attempts import Agent
+from headrace.agents.rollouts.fork import CannotFork, ForkPoint
 from headrace.agents.sandbox.protocol import Provider
-from headrace.agents.sandbox.recorded import start_recorded
+from headrace.agents.sandbox.recorded import RecordedSandbox, restore_recorded, start_recorded
 from headrace.agents.trajectory import Trajectory
 from headrace.schemas.model import Record
 
@@ -50,9 +52,14 @@ def coder_agent(provider: Provider, limits: Limits | None = None, *, snapshots: 
     continuing or forking an attempt from any turn (``resume.py``), until they are removed there.
     """
 
-    async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
-        sandbox = await start_recorded(provider, trajectory, task.broken.texts())
-
+    async def attempt(
+        conversation: Conversation,
+        task: Task,
+        trajectory: Trajectory,
+        sandbox: RecordedSandbox,
+        temperature: float,
+        harness: Harness | None = None,
+    ) -> None:
         async def snapshot(_: int) -> None:
             await sandbox.snapshot()
 
@@ -64,10 +71,15 @@ def coder_agent(provider: Provider, limits: Limits | None = None, *, snapshots: 
                 sandbox,
                 temperature=temperature,
                 limits=limits,
+                harness=harness,
                 after_turn=snapshot if snapshots else None,
             )
         finally:
             await sandbox.stop()
+
+    async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
+        sandbox = await start_recorded(provider, trajectory, task.broken.texts())
+        await attempt(conversation, task, trajectory, sandbox, temperature)
 
     async def resume(
         conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, _: Sequence[Record]
@@ -75,4 +87,18 @@ def coder_agent(provider: Provider, limits: Limits | None = None, *, snapshots: 
         # Answers and events repeat until the log's end; edits and tests are carried out again, with equal results.
         await episode(conversation, task, trajectory, temperature)
 
-    return Agent(AGENT, HARNESS_VERSION, episode, resume)
+    async def fork(
+        conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, point: ForkPoint
+    ) -> None:
+        try:
+            turns = recorded_turns(point.events)
+            harness = replayed(task, turns, limits)
+        except CannotResume as error:
+            raise CannotFork(str(error)) from error
+        if (taken := turns[-1].snapshot) is None:
+            sandbox = await start_recorded(provider, trajectory, harness.repository.texts())
+        else:
+            sandbox = await restore_recorded(provider, trajectory, taken, source_trajectory_id=point.trajectory_id)
+        await attempt(conversation, task, trajectory, sandbox, temperature, harness)
+
+    return Agent(AGENT, HARNESS_VERSION, episode, resume, fork)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from headrace.agents.conversation import Conversation
 from headrace.agents.policy import PolicyClient
+from headrace.agents.rollouts.fork import CannotFork, ForkPoint
 from headrace.agents.rollouts.journal import Recorded
 from headrace.agents.rollouts.replayed import ReplayedPolicy
 from headrace.agents.rollouts.tasks import Task
@@ -65,6 +66,18 @@ class Restarts(Protocol[TaskT_contra]):
         ...
 
 
+@runtime_checkable
+class Forks(Protocol[TaskT_contra]):
+    """:class:`Attempts` that can continue a recorded attempt, in trajectories of their own."""
+
+    async def fork(
+        self, task: TaskT_contra, point: ForkPoint, *, temperature: float, start: Mapping[str, Any]
+    ) -> Attempt:
+        """Return an attempt that continues from ``point``. ``start``: as in :meth:`Attempts.prepare`. Raises
+        :class:`headrace.agents.rollouts.fork.CannotFork`."""
+        ...
+
+
 class Episode(Protocol[TaskT_contra]):
     """Attempts a task with a conversation, and records what happens and the end in the trajectory."""
 
@@ -96,6 +109,27 @@ class Resume(Protocol[TaskT_contra]):
         ...
 
 
+class Fork(Protocol[TaskT_contra]):
+    """Continues a recorded attempt in another trajectory: as :class:`Episode`, from the parent's events up to a point.
+
+    The first model call must have the whole context at that point, without a prefix. An episode that depends on its
+    task and the policy's answers alone runs from its start in a ``RepeatedConversation``
+    (``fork.py``); a system whose tools have effects restores its environment.
+    """
+
+    def __call__(
+        self,
+        conversation: Conversation,
+        task: TaskT_contra,
+        trajectory: Trajectory,
+        temperature: float,
+        point: ForkPoint,
+        /,
+    ) -> Awaitable[object]:
+        """Run the episode to its end."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Agent(Generic[TaskT]):
     """An agent that runs in this process."""
@@ -108,6 +142,8 @@ class Agent(Generic[TaskT]):
     """Its loop, limits included."""
     resume: Resume[TaskT] | None = None
     """Continues its loop after a restart of the sampler; ``None`` if it cannot: then the attempt is replaced."""
+    fork: Fork[TaskT] | None = None
+    """Continues a recorded attempt in another trajectory; ``None`` if it cannot."""
 
 
 class PolicyAttempts(Generic[TaskT]):
@@ -124,7 +160,32 @@ class PolicyAttempts(Generic[TaskT]):
 
     async def prepare(self, task: TaskT, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
         """See :class:`Attempts`."""
-        trajectory = self._sdk.trajectory(
+        trajectory = self._begun(task, start)
+
+        async def run() -> None:
+            await self._agent.episode(Conversation(self._client, trajectory), task, trajectory, temperature)
+
+        return _PolicyAttempt(trajectory, run)
+
+    async def fork(self, task: TaskT, point: ForkPoint, *, temperature: float, start: Mapping[str, Any]) -> Attempt:
+        """See :class:`Forks`."""
+        agent, parent, fork = self._agent, point.started, self._agent.fork
+        if fork is None:
+            raise CannotFork(f"attempts of the agent {agent.name} cannot be continued from a point in their middle")
+        if (parent.agent, parent.harness_version) != (agent.name, agent.harness_version):
+            raise CannotFork(
+                f"trajectory {point.trajectory_id} was made by {parent.agent} with the harness "
+                f"{parent.harness_version}, and this is {agent.name} with {agent.harness_version}"
+            )
+        trajectory = self._begun(task, start)
+
+        async def run() -> None:
+            await fork(Conversation(self._client, trajectory), task, trajectory, temperature, point)
+
+        return _PolicyAttempt(trajectory, run)
+
+    def _begun(self, task: TaskT, start: Mapping[str, Any]) -> Trajectory:
+        return self._sdk.trajectory(
             task_id=task.task_id,
             trajectory_id=uuid7(),
             agent=self._agent.name,
@@ -132,11 +193,6 @@ class PolicyAttempts(Generic[TaskT]):
             run=self._run,
             **start,
         )
-
-        async def run() -> None:
-            await self._agent.episode(Conversation(self._client, trajectory), task, trajectory, temperature)
-
-        return _PolicyAttempt(trajectory, run)
 
     def resume(self, task: TaskT, left: Recorded, *, temperature: float) -> Attempt | None:
         """See :class:`Restarts`. An attempt with missing events, or with another harness, is not continued."""

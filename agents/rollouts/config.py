@@ -4,6 +4,7 @@ RolloutConfig("localhost:9092", "http://localhost:8000", "search-7", curriculum=
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.agents.open_groups import ZeroVariance
 from headrace.agents.rollouts.curriculum import CurriculumSettings
@@ -47,6 +48,9 @@ class RolloutConfig:
     """Largest number of open groups (neither trained nor rejected), in addition to the trainer's budget."""
     share: float = 1.0
     """This sampler's share of the trainer's budget; the shares of all samplers of a run should add up to 1."""
+    sandboxes: Path | None = None
+    """Folder of a system's sandboxes. There, a snapshot is taken after every turn and kept, so that attempts can be
+    continued from the middle; ``None``: a temporary folder, without snapshots of turns."""
     max_failures: int = 32
     """Number of consecutive attempts that fail because of the engine before the sampler gives up."""
 

@@ -15,8 +15,9 @@ from typing import Any, Generic
 
 from headrace.agents.backpressure import Backpressure
 from headrace.agents.policy import PolicyError
-from headrace.agents.rollouts.attempts import Attempt, Attempts, Restarts, TaskT
+from headrace.agents.rollouts.attempts import Attempt, Attempts, Forks, Restarts, TaskT
 from headrace.agents.rollouts.config import RolloutConfig
+from headrace.agents.rollouts.fork import ForkedGroup, ForkPoint, forked_task
 from headrace.agents.rollouts.journal import LABEL, BegunGroup, Journal, Place, read_journal
 from headrace.agents.rollouts.progress import Progress
 from headrace.agents.rollouts.restoration import restoration
@@ -93,6 +94,26 @@ async def run_evaluation(
             trajectory_ids.append(attempt.trajectory_id)
             group.create_task(runner.run(attempt))
     return trajectory_ids
+
+
+async def run_fork(
+    config: RolloutConfig, source: TaskSource[TaskT], attempts: Forks[TaskT], point: ForkPoint, *, count: int
+) -> ForkedGroup:
+    """Continue a recorded attempt ``count`` times from ``point``, as a group of its own; return the group.
+
+    The group does not wait for the trainer's budget. Raises :class:`headrace.agents.rollouts.fork.CannotFork`, and
+    ``ExceptionGroup`` of ``PolicyError`` as :func:`run_rollouts` does.
+    """
+    task, metrics, group_id = forked_task(source, point), RolloutMetrics(()), uuid7()
+    runner = _Runner(config, metrics)
+    start = point.start(group_id, count)
+    members = [await attempts.fork(task, point, temperature=1.0, start=start) for _ in range(count)]
+    async with asyncio.TaskGroup() as group:
+        for attempt in members:
+            await runner.slot()
+            group.create_task(runner.run(attempt))
+    made = metrics.report(seconds=0.0, levels=(), is_exhausted=False).attempts
+    return ForkedGroup(group_id, tuple(each.trajectory_id for each in members), made.get(AttemptEnd.FAILED, 0))
 
 
 class _Groups(Generic[TaskT]):

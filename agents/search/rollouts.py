@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headrace.agents.conversation import Conversation
 from headrace.agents.rollouts.attempts import Agent
+from headrace.agents.rollouts.fork import ForkPoint, RepeatedConversation
 from headrace.agents.search.episode import run_episode
 from headrace.agents.search.harness import HARNESS_VERSION, Limits
 from headrace.agents.search.tasks import HOP_WEIGHTS, Split, Task, make_task, task_id
@@ -52,4 +53,9 @@ def search_agent(limits: Limits | None = None) -> Agent[Task]:
     ) -> None:
         await episode(conversation, task, trajectory, temperature)  # it depends on the policy's answers alone
 
-    return Agent(AGENT, HARNESS_VERSION, episode, resume)
+    async def fork(
+        conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, point: ForkPoint
+    ) -> None:
+        await episode(RepeatedConversation(conversation, point), task, trajectory, temperature)
+
+    return Agent(AGENT, HARNESS_VERSION, episode, resume, fork)

@@ -22,15 +22,17 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def _provider() -> AsyncIterator[Provider]:
-    """Provide ``overlay``, or ``local`` where the machine has no namespaces for it."""
-    with tempfile.TemporaryDirectory(prefix="headrace-sandboxes-") as folder:
+async def _provider(kept: Path | None) -> AsyncIterator[Provider]:
+    """Provide ``overlay``, or ``local`` where the machine has no namespaces for it; in the folder ``kept``, or in a
+    temporary one."""
+    with tempfile.TemporaryDirectory(prefix="headrace-sandboxes-") as temporary:
+        folder = kept or Path(temporary)
         try:
-            provider: Overlay | Local = await Overlay.create(Path(folder))
+            provider: Overlay | Local = await Overlay.create(folder)
         except ProviderUnavailable as error:
             # The words of the grammar cannot reach the host; a policy with another vocabulary needs isolation.
             log.warning("sandboxes without isolation, because overlay does not work here: %s", error)
-            provider = Local(Path(folder), warn=False)
+            provider = Local(folder, warn=False)
         try:
             yield provider
         finally:
@@ -41,9 +43,9 @@ def _attempts(config: RolloutConfig, limits: Limits | None = None) -> RunningAtt
     @asynccontextmanager
     async def running() -> AsyncIterator[Attempts[Task]]:
         async with (
-            _provider() as provider,
+            _provider(config.sandboxes) as provider,
             PolicyAttempts(
-                coder_agent(provider, limits),
+                coder_agent(provider, limits, snapshots=config.sandboxes is not None),
                 config.bootstrap,
                 config.vllm_url,
                 run=config.run,
@@ -61,6 +63,7 @@ CODER = System(
     tasks=CODER_TASKS,
     attempts=_attempts,
     agents=(AGENT,),
+    has_sandboxes=True,
     base=Path(__file__).parents[2] / "agents" / "coder" / "base",
     base_model=BaseModel(
         vocabulary_size=len(words.VOCABULARY),

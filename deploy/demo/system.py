@@ -60,6 +60,10 @@ class BaseModel:
     """Default number of optimiser steps."""
     batch_size: int = 64
     """Sequences per optimiser step."""
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    warmup_steps: int = 100
+    """Steps over which the learning rate rises to its peak."""
     max_positions: int = 1_024
     """Longest context, in tokens."""
     begins_with: Path | None = None
@@ -120,6 +124,8 @@ class System:
     """Further options of the stack's parts, such as the trainer's loss."""
     program: Program | None = None
     """The agent as a program; ``None`` if there is none."""
+    has_sandboxes: bool = False
+    """Whether its attempts have sandboxes, of which snapshots can be kept."""
     arms: Mapping[str, Arm] = field(default_factory=dict)
     """Its variants, by name."""
     figures: Callable[[Collection[Reward]], Mapping[str, float]] | None = None

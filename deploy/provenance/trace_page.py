@@ -51,12 +51,16 @@ def page(trace: Trace) -> list[str]:
         lines.append(_row("step", _at(STEPS.name, trained.step.place), _step(trained)))
         lines.append(_row("versions", "", _versions(trained)))
     if trace.parent is not None:
-        lines += [
-            "",
-            "It worked for another trajectory, in which its answer is an observation:",
-            *page(trace.parent),
-        ]
+        lines += ["", _relation(trace), *page(trace.parent)]
     return lines
+
+
+def _relation(trace: Trace) -> str:
+    """Returns what a trajectory is to its parent."""
+    started = trace.trajectory.record.started if isinstance(trace.trajectory, Found) else None
+    if started is None or started.fork_turn is None:
+        return "It worked for another trajectory, in which its answer is an observation:"
+    return f"It continues another trajectory after its model call {started.fork_turn}:"
 
 
 def fate(trace: Trace) -> str:

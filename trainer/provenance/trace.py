@@ -115,7 +115,7 @@ class Trace:
     steps: list[TrainedIn] = field(default_factory=list)
     """Steps that trained it: at most one, unless something is wrong."""
     parent: "Trace | None" = None
-    """The trajectory of the orchestrator that observed this sub-agent's output."""
+    """The trajectory of the orchestrator that observed this sub-agent's output, or that this one continues."""
 
     @property
     def fate(self) -> TrajectoryFate:

@@ -28,6 +28,7 @@ ASKS_KAFKA = {
     ("rebuild",): ["1"],
     ("lineage",): ["--version", "1"],
     ("show",): ["T"],
+    ("fork",): ["019f", "--turn", "2", "--vllm", "http://127.0.0.1:1"],
     ("sft",): ["--out", "OUT"],
     ("rft",): ["--out", "OUT"],
     ("train",): [],

@@ -17,6 +17,7 @@ from headrace.trainer.provenance.rebuild import StepRecords, rebuild
 from headrace.trainer.provenance.trace import EventFound, Trace, trained_in
 from headrace.trainer.provenance.version_lineage import open_lineage
 from headrace.trainer.provenance.versions import version_graph
+from tests.streams.attempts import attempt
 from tests.trainer.provenance.history import History
 
 
@@ -108,6 +109,17 @@ def test_the_text_of_a_trace_fits_its_boxes(history):
     page = trace_page.page(trace)
     assert "in the weights of versions 2–5" in page[0]
     assert any("MISSING: trajectories" in line for line in page)
+
+
+def test_a_continuation_and_a_sub_agent_name_their_parent():
+    said = {}
+    for turn in (None, 2):
+        made = attempt("below")
+        start = made.started.model_copy(update={"parent_trajectory_id": "above", "fork_turn": turn})
+        found = Found((0, 1), made.model_copy(update={"started": start}))
+        said[turn] = trace_page.page(Trace("below", trajectory=found, parent=Trace("above")))
+    assert "It continues another trajectory after its model call 2:" in said[2]
+    assert any(line.startswith("It worked for another trajectory") for line in said[None])
 
 
 def test_a_missing_event_may_have_expired():
