@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -18,8 +19,8 @@ HELD_OUT_EPISODES = 400
 @click.argument("system", type=click.Choice(NAMES), default=NAMES[0], metavar="[SYSTEM]")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write to.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of initial weights and example order.")
-@click.option("--steps", type=click.IntRange(1), help="Optimiser steps; default: the system's (search: 2,400).")
-@click.option("--episodes", type=click.IntRange(1), help="Demonstrations; default: the system's (search: 60,000).")
+@click.option("--steps", type=click.IntRange(1), help="Optimiser steps; default: the system's (quick: 2,400).")
+@click.option("--episodes", type=click.IntRange(1), help="Demonstrations; default: the system's (quick: 60,000).")
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="Threads that PyTorch uses.")
 def command(system: str, out: Path, seed: int, steps: int | None, episodes: int | None, threads: int) -> None:
     """Train a system's base model on scripted demonstrations that contain mistakes.
@@ -63,7 +64,15 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
                             _words(vocabulary))  # fmt: skip
         print_line(f"begins with {recipe.begins_with}, which shares {shared} words")
     print_line(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
-    config = SupervisedConfig(steps=steps or recipe.steps, batch_size=recipe.batch_size, seed=seed)
+    usual = SupervisedConfig()
+    config = replace(
+        usual,
+        steps=steps or recipe.steps,
+        batch_size=recipe.batch_size,
+        seed=seed,
+        optimizer=replace(usual.optimizer, learning_rate=recipe.learning_rate),
+        schedule=replace(usual.schedule, warmup_steps=recipe.warmup_steps),
+    )
     last = fine_tune(model, train, held_out, config, TerminalReporter().trained)
 
     save_model(model, part)

@@ -10,8 +10,8 @@ from headrace.deploy.demo.systems import NAMES, system_named
 @click.option(
     "--seed", type=click.IntRange(0, 997), default=0, show_default=True, help="Seed of tasks, engine, trainer."
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps; default: the system's (search: 60).")
-@click.option("--heldout", type=click.IntRange(min=1), help="Held-out tasks; default: the system's (search: 256).")
+@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps; default: the system's (quick: 60).")
+@click.option("--heldout", type=click.IntRange(min=1), help="Held-out tasks; default: the system's (quick: 256).")
 @click.option("--arm", metavar="NAME", help="A variant of the system, to be compared with others at the same seed.")
 @click.option("--control", is_flag=True, help="Shuffle advantages inside their groups; nothing should be learnt then.")
 @click.option(
@@ -21,6 +21,11 @@ from headrace.deploy.demo.systems import NAMES, system_named
 )
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the summary to this JSON file.")
 @click.option("--plot", "plot_path", type=click.Path(dir_okay=False), help="Write the reward curve to this PNG file.")
+@click.option(
+    "--sandboxes",
+    type=click.Path(file_okay=False),
+    help="Keep a snapshot of the agent's sandbox after every turn in this folder, for `headrace fork` (coder).",
+)
 @click.option("--keep", is_flag=True, help="Keep the stack and the dashboard running at the end, until Ctrl-C.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder; the demo empties and uses DIR/demo.")
 def command(
@@ -33,6 +38,7 @@ def command(
     through_gateway: bool,
     json_path: str | None,
     plot_path: str | None,
+    sandboxes: str | None,
     keep: bool,
     data: str | None,
 ) -> None:
@@ -42,9 +48,17 @@ def command(
     learns from the groups and publishes weights, which vLLM swaps in while the agent keeps working. The agent tries the
     same held-out tasks before and after training. The demo takes some minutes and ends with a summary and a picture.
 
-    SYSTEM is what learns; without one it is the search agent. With --through-gateway that agent is a program without
-    any of headrace's code (agents/search/openai_program.py). The summary then counts the calls whose tokens differ from
-    those that were sampled: there should be none.
+    SYSTEM is what learns:
+
+    \b
+      quick     (default) the search agent under a roomy budget, in under five minutes
+      search    the search agent, after Context-1, under a budget that it meets only by pruning
+      coder     a coder in sandboxes that summarises its context, after Composer
+      swarm     an orchestrator of sub-agents, after Kimi's Agent Swarm
+
+    With --through-gateway the agent of `quick` is a program without any of headrace's code
+    (agents/search/openai_program.py). The summary then counts the calls whose tokens differ from those that were
+    sampled: there should be none.
     """
     from importlib.util import find_spec
     from pathlib import Path
@@ -69,6 +83,7 @@ def command(
         heldout_tasks=heldout,
         control=control,
         through_gateway=through_gateway,
+        sandboxes=Path(sandboxes).absolute() if sandboxes else None,
     )
     if through_gateway and chosen.program is not None and find_spec(chosen.program.requires) is None:
         extra = f"pip install 'headrace[{chosen.program.requires}]'"

@@ -20,7 +20,7 @@ from headrace.agents.rollouts.rollout_metrics import SamplingReport
 from headrace.agents.rollouts.sampler import run_evaluation, run_rollouts
 from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.memory import Peak
-from headrace.deploy.demo.search_system import SEARCH
+from headrace.deploy.demo.quick_system import QUICK
 from headrace.deploy.demo.summary import HeldOut, Summary, figures_of, mean_reward, mixed_versions, reward_by_version
 from headrace.deploy.demo.system import Arm, RunningAttempts, System, merged
 from headrace.deploy.demo.usage import read_counters, used
@@ -40,7 +40,7 @@ _DRAIN_S = 60.0
 class DemoPlan:
     """The settings of a demo. :func:`plan_of` makes that of a system."""
 
-    system: System = SEARCH
+    system: System = QUICK
     """What learns."""
     arm: str | None = None
     """A variant of the system; ``None``: the system itself."""
@@ -75,6 +75,8 @@ class DemoPlan:
     """What becomes of the place of a group without a gradient."""
     tasks: int | None = None
     """Number of training tasks; ``None``: as many as the seed has. None is attempted by two groups."""
+    sandboxes: Path | None = None
+    """Folder in which snapshots of the agent's sandboxes are kept, one after every turn; ``None``: none are."""
 
     @property
     def variant(self) -> Arm:
@@ -110,19 +112,23 @@ class DemoPlan:
             curriculum=self.curriculum,
             zero_variance=self.zero_variance,
             tasks=self.tasks,
+            sandboxes=self.sandboxes,
         )
 
 
 def plan_of(system: System, arm: str | None = None, **given: Any) -> DemoPlan:
     """Returns the plan of a system or of a variant; a ``given`` field that is not ``None`` replaces theirs.
 
-    Raises :class:`StackError` for a variant that does not exist, or a program that the system does not have.
+    Raises :class:`StackError` for a variant that does not exist, or a program or sandboxes that the system does not
+    have.
     """
     if arm is not None and arm not in system.arms:
         offered = f"expected one of {', '.join(system.arms)}" if system.arms else "it has none"
         raise StackError(f"the system {system.name} has no arm {arm!r}: {offered}")
     if given.get("through_gateway") and system.program is None:
         raise StackError(f"the system {system.name} has no program for --through-gateway: leave the option out")
+    if given.get("sandboxes") and not system.has_sandboxes:
+        raise StackError(f"attempts of the system {system.name} have no sandboxes: leave --sandboxes out")
     variant = {} if arm is None else system.arms[arm].plan
     chosen = {name: value for name, value in given.items() if value is not None}
     return DemoPlan(system=system, arm=arm, **{**system.plan, **variant, **chosen})

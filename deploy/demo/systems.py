@@ -10,13 +10,17 @@ from headrace.deploy.errors import StackError
 if TYPE_CHECKING:
     from headrace.deploy.demo.system import System
 
-NAMES = ("search", "coder", "swarm")
+NAMES = ("quick", "search", "coder", "swarm")
 """Names of the systems; the first is the default."""
 
 
 def system_named(name: str) -> "System":
     """Return a system; its modules are imported only now, so that ``--help`` is fast. Raises :class:`StackError`."""
     match name:
+        case "quick":
+            from headrace.deploy.demo.quick_system import QUICK
+
+            return QUICK
         case "search":
             from headrace.deploy.demo.search_system import SEARCH
 

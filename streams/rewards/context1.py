@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from headrace.schemas.events import ToolStatus
+from headrace.schemas.events import Purpose, ToolStatus
 from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.schedule import Schedule, linear
@@ -24,6 +24,8 @@ FIRST_BETA = 4.0
 """β at the start of the anneal."""
 ANNEALED_AT = 100
 """Policy version at which β reaches 2. Published: "between epochs"; the number is headrace's choice."""
+SHORT_ANNEALED_AT = 40
+"""The same for runs of about a hundred steps."""
 EPSILON = 0.01
 """Least reward of an attempt that earned anything, regardless of penalties. Not published; headrace's choice."""
 
@@ -116,16 +118,25 @@ def context1(
     name: str = "search",
     records_beta: bool = True,
     records_recall: bool = False,
+    records_pruning: bool = False,
+    evaluates_at_last: bool = False,
     reads: Reads = RECORDED_TOOLS,
 ) -> RewardSpec:
     """Returns Context-1's reward with ``beta``, a constant or a schedule over the policy version.
 
     With ``records_beta`` the current β is recorded as a component of weight 0, which shows an anneal that never ends.
-    With ``records_recall`` the answer's recall is recorded likewise; the filter of the warm-up needs it. ``reads``: how
-    the facts are read.
+    With ``records_recall`` the answer's recall is recorded likewise; the filter of the warm-up needs it. With
+    ``records_pruning``, what was pruned. ``evaluates_at_last``: evaluations are scored at the last β, so that those of
+    different versions compare. ``reads``: how the facts are read.
     """
     if epsilon <= 0 or min((beta.first, beta.last) if isinstance(beta, Schedule) else (beta,)) <= 0:
         raise ValueError(f"epsilon is {epsilon} and beta {beta}: both must be above 0")
+
+    def beta_of(trajectory: Trajectory) -> float:
+        started = trajectory.started
+        if evaluates_at_last and isinstance(beta, Schedule) and started and started.purpose is Purpose.EVALUATE:
+            return beta.last
+        return weight_at(beta, newest_version(trajectory))
 
     def f_beta(trajectory: Trajectory) -> float:
         """F_β of the answer against the targets, in [0, 1]. Only shown chunks can be found; guesses are wrong."""
@@ -134,7 +145,7 @@ def context1(
         if not answered:
             return 0.0
         found = len(answered & targets & reads.shown(trajectory))
-        return f_score(found / len(answered), found / len(targets), weight_at(beta, newest_version(trajectory)))
+        return f_score(found / len(answered), found / len(targets), beta_of(trajectory))
 
     @reward(weight=RECALL_WEIGHT)
     def trajectory_recall(trajectory: Trajectory) -> float:
@@ -165,7 +176,22 @@ def context1(
 
     def beta_in_force(trajectory: Trajectory) -> float:
         """β at the trajectory's policy version; recorded, without effect on the total."""
-        return weight_at(beta, newest_version(trajectory))
+        return beta_of(trajectory)
+
+    @reward(weight=0.0)
+    def chunks_pruned(trajectory: Trajectory) -> float:
+        """Number of chunks that were pruned; without effect on the total."""
+        return float(len(_pruned(trajectory)))
+
+    @reward(weight=0.0)
+    def evidence_pruned(trajectory: Trajectory) -> float:
+        """Number of targets among them; without effect on the total. 1 − this / ``chunks_pruned`` is the accuracy."""
+        return float(sum(chunk in _task_chunks(trajectory, "targets") for chunk in _pruned(trajectory)))
+
+    @reward(weight=0.0)
+    def longest_streak(trajectory: Trajectory) -> float:
+        """Largest number of consecutive prune calls, refused ones included; without effect on the total."""
+        return float(max(prune_streaks(reads.tools(trajectory)), default=0))
 
     def clamp(components: Mapping[str, Component]) -> float:
         terms = [component.weight * component.value for component in components.values()]
@@ -183,6 +209,7 @@ def context1(
             turn_penalty,
             *((Term("beta", beta_in_force, 0.0),) if records_beta else ()),
             *((output_recall,) if records_recall else ()),
+            *((chunks_pruned, evidence_pruned, longest_streak) if records_pruning else ()),
         ),
         maximum=F_BETA_WEIGHT + RECALL_WEIGHT + 1.0,
         minimum=0.0,
@@ -199,6 +226,20 @@ SEARCH_ANNEALED = context1(version=2, beta=linear(FIRST_BETA, BETA, until=ANNEAL
 SEARCH_RECALLS = context1(version=3, beta=BETA, records_beta=False, records_recall=True)
 """``search@3``: the totals of ``search@1``, with the answer's recall recorded in addition to the trajectory's; the
 filter of the supervised warm-up needs both."""
+
+SEARCH_PRUNING = context1(
+    version=5,
+    beta=linear(FIRST_BETA, BETA, until=SHORT_ANNEALED_AT),
+    records_recall=True,
+    records_pruning=True,
+    evaluates_at_last=True,
+)
+"""``search@5``: ``search@2`` with an anneal for short runs, and with what was recalled and pruned; evaluations are
+scored at the last β."""
+
+
+def _pruned(trajectory: Trajectory) -> list[str]:
+    return [chunk for turn in trajectory.turns for chunk in turn.pruned_ids]
 
 
 def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.coder import CODER, CODER_SHORT
-from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
+from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_PRUNING, SEARCH_RECALLS
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.environment import ENVIRONMENT
@@ -33,7 +33,7 @@ ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
 SHIPPED = (
-    *(OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PROGRAM, SEARCH_TEXT),
+    *(OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PRUNING, SEARCH_PROGRAM, SEARCH_TEXT),
     *(CODER, CODER_SHORT, SWARM, *ARMS.values(), TAB, ENVIRONMENT),
 )
 """Specs that come with headrace."""

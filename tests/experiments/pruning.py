@@ -9,7 +9,6 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from headrace.agents.search.demonstrations import HELD_OUT_FIRST, Mistakes, demonstrate
+from headrace.agents.search.demonstrations import HELD_OUT_FIRST
 from headrace.agents.search.harness import Limits
+from headrace.agents.search.pruning import ROOMY, TIGHT, warm_up_demonstrations
 from headrace.agents.search.tasks import HOP_WEIGHTS, Split, hops_of, make_task, task_id
 from headrace.streams.rewards.context1 import BETA, FIRST_BETA, SEARCH_RECALLS, context1
 from headrace.streams.rewards.schedule import Schedule, Shape, linear
@@ -39,20 +39,11 @@ if TYPE_CHECKING:
 
 BASE = Path(__file__).parents[2] / "agents" / "search" / "base"
 
-LIMITS = Limits(budget=90, soft=40, hard=45)
-"""After one search of a question with several hops, every tool but pruning is refused."""
+LIMITS = TIGHT
 BUDGETS: Sequence[Limits] = (Limits(), replace(LIMITS, budget=96), LIMITS)
 """The default limits, under which only three hops need a prune, and tighter ones."""
 ARMS: Mapping[str, Limits] = {"with pruning": LIMITS, "without": replace(LIMITS, pruning=False)}
 WITH, WITHOUT = ARMS
-
-ROOMY = Limits(budget=120, soft=120, hard=120)
-"""Limits of training before ``ROOMY_UNTIL``."""
-
-WARM_UP_MISTAKES = replace(
-    Mistakes(), stop_early=0.35, stop_late=0.15, ignore_budget=0.15, prune_evidence=0.05, prune_too_little=0.1
-)
-"""Stops and prunes are less often wrong than in the base's demonstrations; everything else is as sloppy."""
 
 SEEDS, STEPS, WARM_UP_STEPS = 3, 80, 390
 HELD_OUT_PER_HOPS = 40
@@ -127,12 +118,7 @@ def allowed(limits: Limits, per_hops: int, *, bold: bool = False) -> Allowed:
 def warm_up_examples(limits: Limits, count: int, first: int = 0) -> list[TuningExample]:
     """Returns ``count`` sequences of scripted attempts under ``limits``, mostly at tasks of several hops."""
     found: list[TuningExample] = []
-    for number in count_from(first):
-        identifier = task_id(Split.TRAIN, number)
-        if hops_of(identifier) == 1 and number % 4:
-            continue
-        rng = Random(f"demonstration/{identifier}")
-        shown = demonstrate(make_task(identifier), rng, WARM_UP_MISTAKES, limits)
+    for shown in warm_up_demonstrations(first, count, limits):
         found += [TuningExample(each.token_ids, each.mask) for each in shown]
         if len(found) >= count:
             break

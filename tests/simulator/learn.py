@@ -127,8 +127,10 @@ def learn(
     held_out: Episodes[E] | None = None,
     measure: Measure[E] = mean_reward,
     report: Callable[[Step | Evaluation], None] = lambda _: None,
+    after_group: Callable[[int, Sequence[Attempt[E]]], None] = lambda number, members: None,
 ) -> Curve:
-    """Train ``model`` in place; returns the curve.
+    """Train ``model`` in place; returns the curve. ``after_group`` gets each group's task number and ended attempts
+    before the next step's tasks are made: for a curriculum.
 
     ``held_out(number, version)`` makes an attempt at held-out task ``number`` in [0, ``held_out_tasks``). A step whose
     groups all lack a gradient trains nothing; the version counts it all the same, for schedules over versions. Raises
@@ -145,7 +147,7 @@ def learn(
                 report(curve.held_out[-1])
             if version == steps:
                 break
-            step, task = _step(model, learner, episodes, settings, measure, version, task, seed)
+            step, task = _step(model, learner, episodes, settings, measure, after_group, version, task, seed)
             curve.steps.append(step)
             report(step)
     return curve
@@ -173,6 +175,7 @@ def _step(
     episodes: Episodes[E],
     settings: LearnSettings,
     measure: Measure[E],
+    after_group: Callable[[int, Sequence[Attempt[E]]], None],
     version: int,
     task: int,
     seed: int,
@@ -193,7 +196,9 @@ def _step(
         played = play(model, made, settings.sampling, seed=round_seed)
         attempts += played
         for place, number in enumerate(numbers):
-            group = _group(played[place * size : (place + 1) * size], number, version, settings)
+            members = played[place * size : (place + 1) * size]
+            after_group(number, members)
+            group = _group(members, number, version, settings)
             if not isinstance(group, AdmittedGroup):
                 dropped[group] += 1
             elif len(groups) < wanted:

@@ -15,7 +15,7 @@ from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.demo import circle
 from headrace.deploy.demo.circle import Phases, plan_of, run_circle
 from headrace.deploy.demo.memory import Peak
-from headrace.deploy.demo.search_system import SEARCH
+from headrace.deploy.demo.quick_system import QUICK
 from headrace.deploy.demo.summary import Figure, render
 from headrace.deploy.demo.system import Arm, System
 from headrace.deploy.processes.registry import stack_processes
@@ -49,7 +49,7 @@ TOY = System(
     attempts=toy_attempts,
     agents=("toy",),
     base=Path("nowhere"),
-    base_model=SEARCH.base_model,  # not made here
+    base_model=QUICK.base_model,  # not made here
     plan={"group_size": SIZE, "groups_per_step": 2, "steps": STEPS_WANTED, "heldout_tasks": 3, "concurrency": 8},
     arms={"easy": Arm("one easy level first", plan={"curriculum": CurriculumSettings(window=1, review=0)})},
     figures=lambda rewards: {"turns": sum(each.turns for each in rewards) / len(rewards)},

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.settings import configured
 from headrace.deploy.demo.circle import DemoPlan, plan_of
+from headrace.deploy.demo.quick_system import QUICK
 from headrace.deploy.demo.run import demo_settings
-from headrace.deploy.demo.search_system import SEARCH
+from headrace.deploy.demo.search_system import pruning_figures
 from headrace.deploy.demo.summary import Figure, figure_lines, figures_of
 from headrace.deploy.demo.system import Arm, System, component_means, merged
 from headrace.deploy.demo.systems import NAMES, system_named
@@ -24,7 +25,7 @@ from headrace.streams.rewards.registry import ANY_AGENT, DEFAULTS, parse_rewards
 from headrace.trainer.config import TrainerConfig
 
 ARMED = replace(
-    SEARCH,
+    QUICK,
     name="armed",
     program=None,
     options={"trainer": {"loss": "gspo", "max_staleness": 9}},
@@ -86,21 +87,29 @@ def test_what_is_given_replaces_the_arm_which_replaces_the_system() -> None:
     assert merged({"a": {"x": 1}}, {"b": {}}, {"a": {"y": 2}}) == {"a": {"x": 1, "y": 2}, "b": {}}
 
 
-def test_an_unknown_system_arm_or_program_is_refused() -> None:
-    with pytest.raises(StackError, match="no system 'chess': expected one of search, "):
+def test_an_unknown_system_arm_or_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="no system 'chess': expected one of quick, search, "):
         system_named("chess")
     with pytest.raises(StackError, match="no arm 'fast': expected one of slow"):
         plan_of(ARMED, "fast")
     with pytest.raises(StackError, match="no arm 'fast': it has none"):
-        plan_of(replace(SEARCH, arms={}), "fast")
+        plan_of(replace(QUICK, arms={}), "fast")
     with pytest.raises(StackError, match="no program for --through-gateway"):
         plan_of(ARMED, through_gateway=True)
+    with pytest.raises(StackError, match="have no sandboxes: leave --sandboxes out"):
+        plan_of(ARMED, sandboxes=tmp_path)
     for command in ("demo", "base-model"):
         assert "'chess' is not" in CliRunner().invoke(cli, [command, "chess"]).output
 
 
+def test_without_a_name_the_quick_demo_runs() -> None:
+    assert NAMES[0] == QUICK.name
+    assert DemoPlan().system is QUICK
+    assert "quick     (default)" in CliRunner().invoke(cli, ["demo", "--help"]).output
+
+
 def test_the_users_model_is_used_instead_of_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plan = plan_of(replace(SEARCH, base=tmp_path / "base"))
+    plan = plan_of(replace(QUICK, base=tmp_path / "base"))
     assert demo_settings(plan, "somewhere").model_dir == tmp_path / "base"
     monkeypatch.setenv("HEADRACE_MODEL_DIR", str(tmp_path / "mine"))
     assert demo_settings(plan, "somewhere").model_dir == tmp_path / "mine"
@@ -122,3 +131,30 @@ def test_a_systems_figures_are_shown_before_and_after() -> None:
     figures = figures_of(component_means(rewards), {"spawns": 2.0})
     assert figures == {"recall": Figure(before=0.5, after=None), "spawns": Figure(before=None, after=2.0)}
     assert figure_lines(figures) == ["  recall  0.500 → none", "  spawns  none → 2.000"]
+
+
+def pruned(hops: int, total: float, removed: int, evidence: int, streak: int) -> Reward:
+    values = {"chunks_pruned": removed, "evidence_pruned": evidence, "longest_streak": streak, "output_recall": 0.5}
+    return Reward(
+        trajectory_id=f"{hops}-{total}",
+        trajectory=Reference(partition=0, offset=0),
+        task_id=f"search-heldout-000001-{hops}hops-b90",
+        spec="search@5",
+        total=total,
+        maximum=2.0,
+        components={name: Component(value=value, weight=0.0) for name, value in values.items()},
+        ended_ms=0,
+    )
+
+
+def test_the_search_systems_figures_are_by_hops_and_about_pruning() -> None:
+    rewards = [pruned(1, 2.0, 0, 0, 0), pruned(2, 1.0, 6, 0, 1), pruned(2, 0.0, 2, 2, 3)]
+    assert pruning_figures(rewards) == {
+        "reward, 1 hop": 1.0,
+        "reward, 2 hops": 0.25,
+        "attempts that prune": pytest.approx(2 / 3),
+        "prune accuracy": 0.75,
+        "longest prune streak": 3.0,
+        "output recall": 0.5,
+    }
+    assert "prune accuracy" not in pruning_figures([pruned(1, 2.0, 0, 0, 0)])

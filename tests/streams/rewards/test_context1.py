@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.events import ToolStatus
+from headrace.schemas.events import Purpose, ToolStatus
 from headrace.schemas.records.trajectory import Turn
 from headrace.streams.rewards.context1 import (
     ANNEALED_AT,
     SEARCH,
     SEARCH_ANNEALED,
+    SEARCH_PRUNING,
     SEARCH_RECALLS,
     context1,
     context1_reward,
@@ -205,6 +206,26 @@ def test_the_answers_recall_can_be_recorded_without_a_change_of_the_total() -> N
     assert recorded.total == plain.total
     assert recorded.components["output_recall"].value == 0.5
     assert "output_recall" not in plain.components
+
+
+def test_what_was_pruned_is_recorded_without_a_change_of_the_total() -> None:
+    pruned = [Turn(sampled_tokens=1, tools=prunes(1).tools, pruned_ids=ids) for ids in (["x", "c1"], ["y"])]
+    turns = [shows("c1", "c2", "x"), *pruned]
+    done = attempt("a", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1"]}, version=0)
+    found = SEARCH_PRUNING.score(done)
+    values = {name: found.components[name].value for name in ("chunks_pruned", "evidence_pruned", "longest_streak")}
+    assert values == {"chunks_pruned": 3, "evidence_pruned": 1, "longest_streak": 2}
+    assert all(found.components[name].weight == 0 for name in values)
+    assert found.total == SEARCH_ANNEALED.score(done).total
+
+
+def test_an_evaluation_is_scored_at_the_last_beta_whatever_its_version() -> None:
+    def scored(purpose: Purpose, version: int) -> float:
+        done = attempt("a", agent="search", task=TASK, turns=[shows("c1")], purpose=purpose, version=version)
+        return SEARCH_PRUNING.score(done).components["beta"].value
+
+    assert [scored(Purpose.TRAIN, version) for version in (0, 20, 40)] == [4.0, 3.0, 2.0]
+    assert [scored(Purpose.EVALUATE, version) for version in (0, 20, 40)] == [2.0, 2.0, 2.0]
 
 
 def test_a_program_that_reports_in_text_is_scored_as_one_whose_tools_are_recorded() -> None:

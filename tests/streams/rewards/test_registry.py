@@ -128,6 +128,10 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
     assert {spec.label for spec in rewards.specs} == labels
 
 
+def test_no_two_shipped_specs_have_one_label() -> None:
+    assert len(OURS) == len(SHIPPED)
+
+
 def test_without_a_setting_our_agents_have_their_reward_and_others_their_outcome() -> None:
     agents = {"search": SEARCH, "search-program": SEARCH_PROGRAM, "search-text": SEARCH_TEXT}
     assert parse_rewards({}) == Rewards({**agents, "coder": CODER, "swarm": SWARM, "environment": ENVIRONMENT}, OUTCOME)
