@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.deploy.dashboard.panel import Columns, Panel
-from headrace.streams.clickhouse.tables import TABLES, VIEWS
+from headrace.streams.clickhouse.tables import TABLES
+from headrace.streams.clickhouse.views import VIEWS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

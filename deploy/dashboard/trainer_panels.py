@@ -33,7 +33,7 @@ TRAINER_PANELS: tuple[Panel, ...] = (
              AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_waiting,
             (SELECT uniqExact(group_id) FROM {STARTS}
              WHERE group_id != '' AND {_RUN}
-             AND JSONExtractString(payload, 'purpose') IN ('', 'train')
+             AND purpose IN ('', 'train')
              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
              AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_in_flight,
             (SELECT if(count() = 0, NULL, argMax(max_groups, (version, time))) FROM budget WHERE {_RUN})

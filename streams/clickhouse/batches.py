@@ -13,7 +13,7 @@ from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
 from headrace.streams.clickhouse.direct_columns import add_ordinary
 from headrace.streams.clickhouse.event_rows import EventRows
-from headrace.streams.clickhouse.rows import RowOrigin, to_rows
+from headrace.streams.clickhouse.rows import RowOrigin, logged_ms, to_rows
 from headrace.streams.raw import LogRecord
 
 RecordWithoutRow: TypeAlias = tuple[LogRecord, UnreadableRecord]
@@ -140,7 +140,8 @@ def _validated_rows(record: LogRecord, batch: RowBatch, *, alone: bool) -> list[
         batch.unreadable.append((record, error))
         return []
     try:
-        rows = to_rows(envelope, payload, RowOrigin(record.partition, record.offset), record.value or b"")
+        place = RowOrigin(record.partition, record.offset, logged_ms(record.timestamp, envelope.time_ms))
+        rows = to_rows(envelope, payload, place, record.value or b"")
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - affects only this record

@@ -1,24 +1,26 @@
-"""Specs of ClickHouse tables, rendered to DDL, to Arrow schemas and to documentation.
+"""Specs of ClickHouse tables, and their Arrow schemas; :mod:`ddl` renders them to statements and documentation.
 
 Column("tool", LABEL, "Name of the tool; empty where the event has none.")
 → `tool` LowCardinality(String) COMMENT 'Name of the tool; …'      and      pa.field("tool", pa.string())
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.schemas.topics import FOREVER, Topic
+
 Row: TypeAlias = dict[str, Any]
 """A row by column name; columns that are left out get their type's empty value."""
 
-RECORD_COLUMNS = ("id", "time", "source", "partition", "offset")
+RECORD_COLUMNS = ("id_sent", "time", "source", "partition", "offset", "logged_at")
 """Columns that every row of a record fills, in any table."""
 
-DEDUPLICATION_WINDOW = 10_000
-"""Number of inserts whose tokens a table remembers: most of an hour at a few per second; a restart takes seconds."""
+
+_DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,9 @@ LATEST_MS = 10_413_791_999_999
 """Latest time that ClickHouse can store, the end of 2299, in Unix milliseconds."""
 
 TEXT = ColumnType("String", pa.string(), "")
+NAME = ColumnType("String", pa.string(), "", codec="ZSTD(1)")
+"""An id that may be any text: most are UUIDs as text, of which this codec stores half."""
+UUID = ColumnType("UUID", pa.string(), "")
 LABEL = ColumnType("LowCardinality(String)", pa.string(), "")
 JSON_TEXT = ColumnType("String", pa.string(), "", codec="ZSTD(3)")
 TIME = ColumnType("DateTime64(3, 'UTC')", _MS, 0)
@@ -52,7 +57,9 @@ NUMBER = ColumnType("Float64", pa.float64(), 0.0)
 MAYBE_NUMBER = ColumnType("Nullable(Float64)", pa.float64(), None)
 MAYBE_COUNT = ColumnType("Nullable(UInt32)", pa.uint32(), None)
 LABELS = ColumnType("Array(LowCardinality(String))", pa.list_(pa.string()), ())
+NAMES = ColumnType("Array(String)", pa.list_(pa.string()), (), codec="ZSTD(1)")
 COUNTS = ColumnType("Array(UInt32)", pa.list_(pa.uint32()), ())
+MAYBE_NUMBERS = ColumnType("Array(Nullable(Float64))", pa.list_(pa.float64()), ())
 NUMBERS_BY_NAME = ColumnType("Map(LowCardinality(String), Float64)", pa.map_(pa.string(), pa.float64()), ())
 COUNTS_BY_NAME = ColumnType("Map(LowCardinality(String), UInt32)", pa.map_(pa.string(), pa.uint32()), ())
 
@@ -69,6 +76,14 @@ class Column:
     """Description, with the unit."""
     was: str = ""
     """Its name in an older release."""
+    computed: str = ""
+    """Expression by which ClickHouse computes it from other columns of an insert; inserts leave it out."""
+    only_inserted: bool = False
+    """Whether it exists in inserts only: others are computed from it, and it is not stored."""
+    stored_as: str = ""
+    """Of such a column: the expression that gives its value from the stored columns."""
+    from_old: str = ""
+    """Expression over the columns of a table of an older release, which had no such column, for its migration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,50 +110,40 @@ class Table:
     """Columns, in order."""
     key: tuple[str, ...]
     """Sorting key; rows with equal keys are duplicates."""
-    keep_days: int | None = None
-    """Retention of rows in days, by ``time``; ``None`` keeps them forever."""
+    topic: Topic | None = None
+    """The topic whose records fill it, which gives its retention; ``None`` if it is not derived from records."""
+    clock: str = ""
+    """The column by which its rows are partitioned and expire; empty for one partition without expiry."""
+    keep_ms: int = FOREVER
+    """Retention of rows in milliseconds if it has no topic."""
 
     def __post_init__(self) -> None:
-        missing = set(self.key) - {column.name for column in self.columns}
+        names = {column.name for column in self.columns}
+        missing = ({*self.key, self.clock} - {""}) - names
         if missing:
-            raise ValueError(f"table {self.name}: key columns {', '.join(sorted(missing))} do not exist")
+            raise ValueError(f"table {self.name}: the columns {', '.join(sorted(missing))} of its key do not exist")
 
+    @property
+    def keep_days(self) -> int | None:
+        """Retention of rows in days, that of its topic; ``None`` keeps them forever. Of a compacted topic the newest
+        records are kept forever."""
+        kept = self.keep_ms if self.topic is None else FOREVER if self.topic.compacted else self.topic.retention_ms
+        return None if kept == FOREVER else max(1, -(-kept // _DAY_MS))
 
-def create_statement(table: Table) -> str:
-    """Returns the DDL of ``table``, which does nothing if the table exists."""
-    columns = ",\n".join(f"    {_column_clause(column)}" for column in table.columns)
-    expiry = f"\nTTL toDateTime(time) + INTERVAL {table.keep_days} DAY" if table.keep_days else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {table.name}\n(\n{columns}\n)\n"
-        f"ENGINE = ReplacingMergeTree\nORDER BY ({', '.join(f'`{name}`' for name in table.key)}){expiry}\n"
-        f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}\n"
-        f"COMMENT {_literal(table.about)}"
-    )
+    @property
+    def inserted(self) -> tuple[Column, ...]:
+        """The columns of an insert."""
+        return tuple(column for column in self.columns if not column.computed)
 
-
-def view_statement(view: View) -> str:
-    """Returns the DDL of ``view``, which replaces that of an older release."""
-    return f"CREATE OR REPLACE VIEW {view.name} AS\n{view.sql}\nCOMMENT {_literal(view.about)}"
-
-
-def rename_statements(table: Table, present: Iterable[str]) -> list[str]:
-    """Returns the DDL that renames old columns of ``table``, which has the columns ``present``, to current names."""
-    there = set(present)
-    return [
-        f"ALTER TABLE {table.name} RENAME COLUMN `{column.was}` TO `{column.name}`"
-        for column in table.columns
-        if column.was in there and column.name not in there
-    ]
-
-
-def add_column_statement(table: Table, column: Column) -> str:
-    """Returns the DDL that adds ``column`` to an older ``table``."""
-    return f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {_column_clause(column)}"
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns that can be read."""
+        return tuple(column for column in self.columns if not column.only_inserted)
 
 
 def arrow_schema(table: Table) -> pa.Schema:
     """Returns the Arrow schema of an insert into ``table``."""
-    return pa.schema([pa.field(column.name, column.type.arrow) for column in table.columns])
+    return pa.schema([pa.field(column.name, column.type.arrow) for column in table.inserted])
 
 
 def arrow_table(table: Table, rows: Iterable[Row]) -> pa.Table:
@@ -158,7 +163,7 @@ class TableRows:
         self._names = tuple(always)
         self._always: list[tuple[Any, ...]] = []
         self._others: dict[str, tuple[list[int], list[Any]]] = {
-            column.name: ([], []) for column in table.columns if column.name not in always
+            column.name: ([], []) for column in table.inserted if column.name not in always
         }
 
     def add(self, always: tuple[Any, ...], row: Row) -> None:
@@ -186,7 +191,7 @@ class TableRows:
         """
         always = dict(zip(self._names, zip(*self._always, strict=True), strict=False))
         arrays = []
-        for column in self.table.columns:
+        for column in self.table.inserted:
             array = self._array(column, always.get(column.name))
             _check_times(column, array)
             arrays.append(array)
@@ -215,40 +220,3 @@ def _check_times(column: Column, array: pa.Array) -> None:
     for value in (bounds["min"].as_py(), bounds["max"].as_py()):
         if not EARLIEST_MS <= value <= LATEST_MS:
             raise pa.ArrowInvalid(f"{column.name} is {value} ms, and a time is from 1900 to 2299")
-
-
-def markdown(tables: Iterable[Table], views: Iterable[View] = ()) -> str:
-    """Returns the documentation of ``tables`` and ``views``: heading, description, and columns or query of each."""
-    parts = []
-    for table in tables:
-        lines = [f"### `{table.name}`", "", f"{table.about} Sorted by {', '.join(f'`{name}`' for name in table.key)}."]
-        lines += ["", "| column | type | what |", "|---|---|---|"]
-        lines += [f"| `{column.name}` | `{column.type.clickhouse}` | {column.about} |" for column in table.columns]
-        parts.append("\n".join(lines))
-    parts += [f"### `{view.name}`\n\nA view. {view.about}\n\n```sql\n{view.sql}\n```" for view in views]
-    return "\n\n".join(parts) + "\n"
-
-
-def missing_columns(table: Table, present: Mapping[str, str]) -> list[Column]:
-    """Columns of ``table`` that an older table in the database (name → type) lacks.
-
-    Raises ``ValueError`` where a type differs: rows would be read wrongly, so a person has to decide.
-    """
-    for column in table.columns:
-        found = present.get(column.name, column.type.clickhouse)
-        if found != column.type.clickhouse:
-            raise ValueError(
-                f"column {column.name} of table {table.name} is {found}, headrace needs {column.type.clickhouse}: "
-                f"rename the table and let the sink fill it again from Kafka (RENAME TABLE {table.name} TO …)"
-            )
-    return [column for column in table.columns if column.name not in present]
-
-
-def _column_clause(column: Column) -> str:
-    codec = f" CODEC({column.type.codec})" if column.type.codec else ""
-    return f"`{column.name}` {column.type.clickhouse} COMMENT {_literal(column.about)}{codec}"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

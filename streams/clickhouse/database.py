@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,16 +14,8 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from headrace.schemas.redaction import redacted_address, remember_secret, remember_secrets
-from headrace.streams.clickhouse.columns import (
-    Table,
-    View,
-    add_column_statement,
-    create_statement,
-    missing_columns,
-    rename_statements,
-    view_statement,
-)
-from headrace.streams.clickhouse.tables import TABLES, VIEWS
+from headrace.streams.clickhouse.columns import Table
+from headrace.streams.clickhouse.schema import ensure_tables, set_prices
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -84,38 +76,15 @@ def open_client(
     return client
 
 
-def ensure_tables(client: "Client", tables: tuple[Table, ...] = TABLES, views: tuple[View, ...] = VIEWS) -> None:
-    """Create missing tables, columns and views, and rename columns of older releases.
-
-    Raises ``ValueError`` if a column has a different type than this release writes.
-    """
-    for table in tables:
-        client.command(create_statement(table))
-        types = _column_types(client, table)
-        for statement in rename_statements(table, types):
-            client.command(statement)
-            log.info("an older release's table: %s", statement)
-            types = _column_types(client, table)
-        for column in missing_columns(table, types):
-            client.command(add_column_statement(table, column))
-            log.info("table %s: added column %s", table.name, column.name)
-
-    # After all tables, because a view may use any of them.
-    for view in views if tables is TABLES else ():
-        client.command(view_statement(view))
-
-
-def _column_types(client: "Client", table: Table) -> dict[str, str]:
-    present = client.query(
-        "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
-        parameters={"table": table.name},
-    )
-    return {str(name): str(type_) for name, type_ in present.result_rows}
-
-
 def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:
     """Insert ``rows``; calls with the same ``token`` insert them only once."""
-    client.insert_arrow(table.name, rows, settings={"insert_deduplication_token": token, "async_insert": 0})
+    settings = {
+        "insert_deduplication_token": token,
+        "async_insert": 0,
+        # A batch of a quiet topic may span many weeks, each of which is a partition.
+        "max_partitions_per_insert_block": 0,
+    }
+    client.insert_arrow(table.name, rows, settings=settings)
 
 
 class RowsRefused(Exception):
@@ -140,8 +109,11 @@ def _is_transient(error: BaseException) -> bool:
 class RetryingClient:
     """A ClickHouse client that retries every call until it succeeds or ``stop`` is set."""
 
-    def __init__(self, url: str, *, secrets: Path | None, stop: asyncio.Event, retry_most_s: float) -> None:
+    def __init__(
+        self, url: str, *, secrets: Path | None, stop: asyncio.Event, retry_most_s: float, cluster: str = ""
+    ) -> None:
         self._url = url
+        self._cluster = cluster
         self._secrets = secrets
         self._stop = stop
         self._retry_most_s = retry_most_s
@@ -150,7 +122,11 @@ class RetryingClient:
     async def prepare(self) -> None:
         """Wait until ClickHouse answers and has the tables. Raises as :func:`open_client` and :func:`ensure_tables`."""
         self._client = await self._call(partial(open_client, self._url, secrets=self._secrets, account=WRITER))
-        await self._call(ensure_tables, self._client)
+        await self._call(partial(ensure_tables, self._client, cluster=self._cluster))
+
+    async def set_prices(self, prices: Mapping[str, Sequence[float]], currency: str) -> None:
+        """As :func:`headrace.streams.clickhouse.schema.set_prices`, with retries."""
+        await self._call(set_prices, self._client, prices, currency)
 
     async def insert(self, table: Table, rows: pa.Table, token: str) -> None:
         """Insert ``rows`` exactly once, with retries.
@@ -162,7 +138,7 @@ class RetryingClient:
             await self._call(insert, self._client, table, rows, token)
         except DatabaseError as error:
             # Check the table first: it may have been changed or recreated since this process started.
-            await self._call(ensure_tables, self._client)
+            await self._call(partial(ensure_tables, self._client, cluster=self._cluster))
             try:
                 await self._call(insert, self._client, table, rows, token)
             except DatabaseError:

@@ -26,7 +26,7 @@ from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.schemas.topics import MODELS, TYPES
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import TableRows
-from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns
+from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns, logged_ms
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 
@@ -74,7 +74,7 @@ def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
     payload = _read(reader, value)
     if payload is None:
         return False
-    always = (id, time_ms, source, record.partition, record.offset)
+    always = (id, time_ms, source, record.partition, record.offset, logged_ms(record.timestamp, time_ms))
     name = _TYPES[kind]
     derived = DERIVED.get(name)
     if derived is None:

@@ -22,6 +22,7 @@ from headrace.streams.clickhouse.columns import (
     LABEL,
     MAYBE_COUNT,
     MAYBE_NUMBER,
+    NAME,
     PLACE,
     TEXT,
     TIME,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _FORMS: dict[ColumnType, str] = {
     TEXT: "text",
+    NAME: "text",
     LABEL: "text",
     JSON_TEXT: "json",
     TIME: "u64",
@@ -62,7 +64,7 @@ def make_columns(known: Mapping[str, str]) -> "tuple[speedups.EventColumns | Non
     shapes, lag = tables_of(FACTS, known)
     try:
         columns = SPEEDUPS.EventColumns(
-            columns=[(column.name, _FORMS.get(column.type, column.type.clickhouse)) for column in EVENTS.columns],
+            columns=[(column.name, _FORMS.get(column.type, column.type.clickhouse)) for column in EVENTS.inserted],
             own=EVENT_COLUMNS,
             kinds={
                 name: (shape, name not in WITHOUT_TRAJECTORY, [(field, column) for field, column, _ in FIELDS[name]])
@@ -105,7 +107,7 @@ class EventRows(TableRows):
         if self._columns is None or not count:
             return super().to_arrow()
         arrays = []
-        for column, buffers in zip(EVENTS.columns, self._columns.release(), strict=True):
+        for column, buffers in zip(EVENTS.inserted, self._columns.release(), strict=True):
             views = [None if each is None else pa.py_buffer(each) for each in buffers]
             arrays.append(pa.Array.from_buffers(column.type.arrow, count, views))
         taken = pa.Table.from_arrays(arrays, schema=arrow_schema(EVENTS))

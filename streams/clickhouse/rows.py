@@ -6,6 +6,7 @@ tool.called at events/2@17 → [(EVENTS, {"trajectory_id": "t-1", "seq": 3, "too
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from headrace.schemas import events
@@ -25,6 +26,7 @@ from headrace.streams.clickhouse.columns import (
     LABEL,
     MAYBE_COUNT,
     MAYBE_NUMBER,
+    NAME,
     RECORD_COLUMNS,
     TEXT,
     ColumnType,
@@ -43,6 +45,15 @@ class RowOrigin:
     """Partition."""
     offset: int
     """Offset."""
+    logged_ms: int
+    """Its timestamp in Kafka, in Unix milliseconds; see :func:`logged_ms`."""
+
+
+def logged_ms(timestamp: int, time_ms: int) -> int:
+    """Returns the column ``logged_at`` of a record: its ``timestamp`` in Kafka, which is negative if the log has none,
+    or else its own time.
+    """
+    return timestamp if timestamp >= 0 else time_ms
 
 
 EVENT_COLUMNS = (*RECORD_COLUMNS, "type", "trajectory_id", "seq", "payload")
@@ -55,11 +66,12 @@ def to_rows(envelope: Envelope, payload: Record, place: RowOrigin, value: bytes)
     Raises ``LookupError`` if no table stores its type.
     """
     common: Row = {
-        "id": envelope.id,
+        "id_sent": envelope.id,
         "time": envelope.time_ms,
         "source": envelope.source,
         "partition": place.partition,
         "offset": place.offset,
+        "logged_at": place.logged_ms,
     }
     derived = DERIVED.get(payload.TYPE)
     if derived is not None:
@@ -77,7 +89,7 @@ def to_rows(envelope: Envelope, payload: Record, place: RowOrigin, value: bytes)
 
 def fact_columns(fact: Record) -> Row:
     """Returns the columns of `events` that ``fact``, or a struct with its fields, fills beyond ``EVENT_COLUMNS``."""
-    return {column: convert(getattr(fact, name)) for name, column, convert in FIELDS.get(fact.TYPE, ())}
+    return {column: convert(read(fact)) for (_, column, convert), read in READS.get(fact.TYPE, ())}
 
 
 WITHOUT_TRAJECTORY = frozenset({events.ClockTicked.TYPE})
@@ -85,16 +97,22 @@ WITHOUT_TRAJECTORY = frozenset({events.ClockTicked.TYPE})
 
 _OTHER_NAMES: dict[type[Record], dict[str, str]] = {
     events.TrajectoryStarted: {column.was: column.name for column in tables.EVENTS.columns if column.was},
-    events.ModelCalled: {"finish_reason": "status", "sampled_ids": "sampled_tokens"},
+    events.ModelCalled: {
+        "finish_reason": "status",
+        "sampled_ids": "sampled_tokens",
+        "usage.prompt_tokens": "prompt_tokens",
+        "usage.completion_tokens": "completion_tokens",
+    },
     events.SubagentStarted: {"name": "tool", "sub_trajectory_id": "call_id"},
     events.SubagentFinished: {"name": "tool", "sub_trajectory_id": "call_id"},
 }
-"""Fields whose column has a different name. A field named like a column fills it without an entry here."""
+"""Fields, and fields of parts, whose column has a different name. A field named like a column fills it without an entry
+here."""
 
 
 def _field_columns(model: type[Record]) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     """Returns fields of ``model``, the columns of `events` that they fill, and the conversions of their values."""
-    own = {column.name: column.type for column in tables.EVENTS.columns if column.name not in EVENT_COLUMNS}
+    own = {column.name: column.type for column in tables.EVENTS.inserted if column.name not in EVENT_COLUMNS}
     names = {name: name for name in model.model_fields if name in own} | _OTHER_NAMES.get(model, {})
     return tuple((name, column, _CONVERSIONS[own[column]]) for name, column in names.items())
 
@@ -136,6 +154,16 @@ def _trajectory(trajectory: Trajectory, subject: str) -> Rows:
         "last_offset": trajectory.last.offset,
         "started_at": trajectory.started_ms,
         "ended_at": trajectory.ended_ms,
+        "turn_sampled_tokens": [turn.sampled_tokens for turn in trajectory.turns],
+        "turn_finish_reasons": [turn.finish_reason or "" for turn in trajectory.turns],
+        "turn_pruned": [len(turn.pruned_ids) for turn in trajectory.turns],
+        "turn_summarized": [int(turn.summarized) for turn in trajectory.turns],
+        "call_turns": [number for number, turn in enumerate(trajectory.turns) for _ in turn.tools],
+        "call_ids": [call.call_id for turn in trajectory.turns for call in turn.tools],
+        "call_tools": [call.tool for turn in trajectory.turns for call in turn.tools],
+        "call_statuses": [call.status or "" for turn in trajectory.turns for call in turn.tools],
+        "call_errors": [call.error_class or "" for turn in trajectory.turns for call in turn.tools],
+        "call_seconds": [call.latency_s for turn in trajectory.turns for call in turn.tools],
     }
     if started is not None:
         row |= {
@@ -152,8 +180,16 @@ def _trajectory(trajectory: Trajectory, subject: str) -> Rows:
             "tenant": started.tenant or "",
             "consent": started.consent,
             "task": _json(started.task),
+            "task_source": _label_of(started.task, ("source",)),
+            "difficulty": _label_of(started.task, tables.DIFFICULTY_FIELDS),
         }
     yield tables.TRAJECTORIES, row
+
+
+def _label_of(task: dict[str, Any], names: Iterable[str]) -> str:
+    """Returns the first of the fields ``names`` of ``task`` that is a text or a number, as text; empty without one."""
+    values = (task.get(name) for name in names)
+    return next((str(value) for value in values if isinstance(value, str | int | float) and value != ""), "")
 
 
 def _reward(reward: Reward, subject: str) -> Rows:
@@ -177,6 +213,11 @@ def _reward(reward: Reward, subject: str) -> Rows:
             "unscored": reward.unscored or "",
             "components": [(name, component.value) for name, component in reward.components.items()],
             "weights": [(name, component.weight) for name, component in reward.components.items()],
+            "details": [
+                (f"{name}.{part}", value)
+                for name, component in reward.components.items()
+                for part, value in component.details.items()
+            ],
             "defects": reward.defects,
             "oldest_version": reward.oldest_version,
             "newest_version": reward.newest_version,
@@ -377,6 +418,7 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
     TEXT: lambda text: text or "",
+    NAME: lambda text: text or "",
     LABEL: lambda text: text or "",
     JSON_TEXT: _json,
     MAYBE_NUMBER: lambda number: number,
@@ -384,6 +426,8 @@ _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
 }
 FIELDS = {model.TYPE: _field_columns(model) for model in events.FACTS}
 """By type of `events`: its fields that fill columns, derived from the models."""
+READS = {name: tuple((field, attrgetter(field[0])) for field in fields) for name, fields in FIELDS.items()}
+"""The same, each with the function that reads the field."""
 
 STORED_TYPES = frozenset({*DERIVED, *FIELDS})
 """Types that have rows: those of the topics that have tables."""

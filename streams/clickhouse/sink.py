@@ -236,12 +236,17 @@ async def _run(config: SinkConfig, stop: asyncio.Event, ready: Callable[[], None
     if NATIVE_LAG:
         log.warning(NATIVE_LAG.warning("Python converts part of the events"))
     database = RetryingClient(
-        config.clickhouse_url, secrets=config.clickhouse_secrets, stop=stop, retry_most_s=config.retry_most_s
+        config.clickhouse_url,
+        secrets=config.clickhouse_secrets,
+        stop=stop,
+        retry_most_s=config.retry_most_s,
+        cluster=config.cluster,
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
         try:
             await database.prepare()
+            await database.set_prices(config.prices, config.currency)
             # The first Arrow array imports pandas, unless it is hidden (without_pandas.py). On a busy machine it takes
             # seconds; without a thread no heartbeat would be sent meanwhile.
             await asyncio.to_thread(arrow_table, LAG, [{}])

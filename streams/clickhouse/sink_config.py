@@ -1,6 +1,8 @@
 """The settings of the sink."""
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _MOST_S = 3600.0
@@ -26,6 +28,14 @@ class SinkConfig:
     member: str | None = None
     """Static membership name of this process: after a crash it gets its partitions back immediately instead of after
     the session timeout. Each name belongs to one running process. Unset: the broker chooses a name."""
+    cluster: str = ""
+    """Name of the ClickHouse cluster on all servers of which tables and views are created, replicated (engine
+    ReplicatedReplacingMergeTree, with the server's default path and replica name). Empty: one server."""
+    prices: dict[str, list[float]] = field(default_factory=dict)
+    """Prices of a million tokens by model, those of prompts and those of answers, for the views on costs:
+    ``{"qwen3-4b": [0.1, 0.4]}``. They replace those in the table `prices`; without any, the table stays as it is."""
+    currency: str = "USD"
+    """Currency of the prices."""
     linger_s: float = 0.5
     """Seconds that a record waits for others before its batch is cut; up to twenty times as long while thousands more
     records are waiting in Kafka."""
@@ -62,5 +72,18 @@ class SinkConfig:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:
                 raise ValueError(f"the sink's setting {name} must be a whole number from 1 to {most}, not {value!r}")
+        if not re.fullmatch(r"[\w.-]*", self.cluster):
+            raise ValueError(
+                f"the sink's setting cluster is {self.cluster!r}: it is a name of system.clusters, of letters, digits, "
+                "_, . and -"
+            )
+        for model, prices in self.prices.items():
+            if len(prices) != 2 or not all(math.isfinite(price) and price >= 0 for price in prices):
+                raise ValueError(
+                    f"the sink's setting prices has {prices!r} for {model!r}: give two numbers of at least 0, the "
+                    'prices of a million tokens of prompts and of answers, such as {"qwen3-4b": [0.1, 0.4]}'
+                )
+        if not self.currency.strip():
+            raise ValueError("the sink's setting currency must not be empty: it says that a model has a price")
         if not self.group.strip():
             raise ValueError("the sink's setting group must not be empty: it names the consumer group")

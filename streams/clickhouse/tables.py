@@ -4,12 +4,13 @@ Every row has the id and the position of its record. A record that is written tw
 collapse: read with ``FINAL``, or count distinct ids, if the exact number matters.
 
     SELECT type, count() FROM events FINAL GROUP BY type
-    SELECT run, avg(total) FROM rewards_latest GROUP BY run
-    SELECT agent, count() FROM events_with_trajectory GROUP BY agent
+    SELECT feedback.signal, avg(value) FROM feedback FINAL GROUP BY signal
+
+The views (:mod:`views`) show every row once.
 """
 
 from headrace.schemas import topics
-from headrace.schemas.events import TrajectoryStarted
+from headrace.schemas.events import ModelCalled, TrajectoryStarted
 from headrace.streams.clickhouse.columns import (
     COUNT,
     COUNTS,
@@ -20,27 +21,57 @@ from headrace.streams.clickhouse.columns import (
     LABELS,
     MAYBE_COUNT,
     MAYBE_NUMBER,
+    MAYBE_NUMBERS,
+    NAME,
+    NAMES,
     NUMBER,
     NUMBERS_BY_NAME,
     PLACE,
     TEXT,
     TIME,
+    UUID,
     Column,
     Table,
-    View,
 )
 
 _RECORD = (
-    Column("id", TEXT, "Id of the record; records with equal ids are duplicates."),
+    Column(
+        "id_sent",
+        TEXT,
+        "Id of the record, in inserts only.",
+        only_inserted=True,
+        stored_as="if(id_text = '', toString(id), id_text)",
+        from_old="id",
+    ),
+    Column(
+        "id",
+        UUID,
+        "Id of the record; records with equal ids are duplicates. Made from a hash of id_text if that is not empty.",
+        computed="ifNull(toUUIDOrNull(id_sent), reinterpretAsUUID(substring(SHA256(id_sent), 1, 16)))",
+    ),
+    Column(
+        "id_text",
+        NAME,
+        "Id of the record as it was sent, if it is not a UUID in its usual form; else empty.",
+        computed="if(toString(id) = id_sent, '', id_sent)",
+    ),
     Column("time", TIME, "Time of the event (facts), or stream time of the record's inputs (derived records)."),
     Column("source", LABEL, "Source of the record, the CloudEvents attribute."),
     Column("partition", COUNT, "Partition of the record in its topic."),
     Column("offset", PLACE, "Offset of the record in the partition."),
+    Column(
+        "logged_at",
+        TIME,
+        "Timestamp of the record in Kafka, by which its topic's retention counts; rows expire by it, too.",
+        from_old="now64(3, 'UTC')",
+    ),
 )
+DIFFICULTY_FIELDS = ("difficulty", "level", "hops", "size", "lookups")
+"""Fields of a task that state how hard it is, the first one first."""
 _RUN = Column("run", LABEL, "Training run, or recorded data set; empty if unknown.")
-_TRAJECTORY = Column("trajectory_id", TEXT, "The trajectory.")
-_TASK = Column("task_id", TEXT, "The task; empty if unknown.")
-_GROUP = Column("group_id", TEXT, "Group of attempts at one task; empty if there is none.")
+_TRAJECTORY = Column("trajectory_id", NAME, "The trajectory.")
+_TASK = Column("task_id", NAME, "The task; empty if unknown.")
+_GROUP = Column("group_id", NAME, "Group of attempts at one task; empty if there is none.")
 _PLACE = (
     Column("trajectory_partition", COUNT, "Partition of the trajectory's record in `trajectories`."),
     Column("trajectory_offset", PLACE, "Offset of the trajectory's record in `trajectories`."),
@@ -49,6 +80,7 @@ _OLDEST = Column("oldest_version", MAYBE_COUNT, "Oldest policy version among its
 _SAMPLED = Column("sampled_tokens", COUNT, "Tokens that the model sampled.")
 _SPEC = Column("spec", LABEL, "Reward spec with its version.")
 
+_IS_MODEL_CALL = f"type = '{ModelCalled.TYPE}'"
 _START_ONLY = "on trajectory.started only; the view events_with_trajectory has it on every event"
 
 EVENTS = Table(
@@ -61,21 +93,46 @@ EVENTS = Table(
         Column("seq", COUNT, "Position in the trajectory, from 0."),
         Column("started_run", LABEL, f"{_RUN.about[:-1]} ({_START_ONLY}).", was="run"),
         Column("started_agent", LABEL, f"Agent ({_START_ONLY}).", was="agent"),
-        Column("started_task_id", TEXT, f"{_TASK.about[:-1]} ({_START_ONLY}).", was="task_id"),
-        Column("started_group_id", TEXT, f"{_GROUP.about[:-1]} ({_START_ONLY}).", was="group_id"),
+        Column("started_task_id", NAME, f"{_TASK.about[:-1]} ({_START_ONLY}).", was="task_id"),
+        Column("started_group_id", NAME, f"{_GROUP.about[:-1]} ({_START_ONLY}).", was="group_id"),
+        Column(
+            "started_purpose",
+            LABEL,
+            f"train or evaluate ({_START_ONLY}).",
+            was="purpose",
+            from_old=f"if(type = '{TrajectoryStarted.TYPE}', "
+            "if(JSONExtractString(payload, 'purpose') = '', 'train', JSONExtractString(payload, 'purpose')), '')",
+        ),
         Column("tool", LABEL, "Tool, or sub-agent; empty on other events."),
         Column(
-            "call_id", TEXT, "Pairs a tool's call and return inside the trajectory; id of a model call, if recorded."
+            "call_id", NAME, "Pairs a tool's call and return inside the trajectory; id of a model call, if recorded."
         ),
         Column("status", LABEL, "Status of a tool's return, a sub-agent or the trajectory's end; finish reason."),
         Column("error_class", LABEL, "Cause of a failed tool call."),
         Column("latency_s", MAYBE_NUMBER, "Seconds from call to return."),
         Column("sampled_tokens", MAYBE_COUNT, "Tokens sampled (model.called); null if token ids are unknown."),
+        Column(
+            "model",
+            LABEL,
+            "Model name in the request (model.called).",
+            from_old=f"if({_IS_MODEL_CALL}, JSONExtractString(payload, 'model'), '')",
+        ),
+        *(
+            Column(
+                f"{kind}_tokens",
+                MAYBE_COUNT,
+                f"{what}, as the engine counted them; 0 if it reported none (model.called).",
+                from_old=f"if({_IS_MODEL_CALL}, JSONExtractUInt(payload, 'usage', '{kind}_tokens'), NULL)",
+            )
+            for kind, what in (("prompt", "Tokens of the prompt"), ("completion", "Tokens of the answer"))
+        ),
         Column("outcome", MAYBE_NUMBER, "Verifiable outcome (trajectory.ended)."),
         Column("answer", JSON_TEXT, "Final answer as JSON (trajectory.ended)."),
         Column("payload", JSON_TEXT, "The whole event as JSON, token arrays included."),
     ),
     key=("trajectory_id", "seq", "id"),
+    topic=topics.EVENTS,
+    clock="logged_at",
 )
 TRAJECTORIES = Table(
     "trajectories",
@@ -92,10 +149,24 @@ TRAJECTORIES = Table(
         Column("role", LABEL, "trainable or frozen."),
         Column("purpose", LABEL, "train or evaluate."),
         Column("evaluation", LABEL, "Label of an evaluation: greedy or sampled; empty on other trajectories."),
-        Column("parent_trajectory_id", TEXT, "The orchestrator's trajectory."),
+        Column("parent_trajectory_id", NAME, "The orchestrator's trajectory."),
         Column("tenant", LABEL, "Owner of the data."),
         Column("consent", FLAG, "Whether it may be trained on."),
         Column("task", JSON_TEXT, "Data of the task for the reward, which the model does not see, as JSON."),
+        Column(
+            "task_source",
+            LABEL,
+            "Source that the task names, such as a corpus; empty if it names none.",
+            from_old="JSONExtractString(task, 'source')",
+        ),
+        Column(
+            "difficulty",
+            LABEL,
+            f"Difficulty of the task: the first of its fields {', '.join(DIFFICULTY_FIELDS)}; empty without one.",
+            from_old="trim(BOTH '\"' FROM coalesce("
+            + ", ".join(f"nullIf(JSONExtractRaw(task, '{name}'), '')" for name in DIFFICULTY_FIELDS)
+            + ", ''))",
+        ),
         Column("status", LABEL, "How it ended; empty if it did not end."),
         Column("outcome", MAYBE_NUMBER, "Verifiable outcome."),
         Column("answer", JSON_TEXT, "Final answer as JSON."),
@@ -124,8 +195,20 @@ TRAJECTORIES = Table(
         Column("last_offset", PLACE, "Offset of its last event."),
         Column("started_at", TIME, "Time of its earliest event."),
         Column("ended_at", TIME, "Time of its latest event."),
+        Column("turn_sampled_tokens", COUNTS, "Of each turn: tokens sampled. The view turns has a row per turn."),
+        Column("turn_finish_reasons", LABELS, "Of each turn: why sampling stopped; empty if unknown."),
+        Column("turn_pruned", COUNTS, "Of each turn: pieces that it removed from the context."),
+        Column("turn_summarized", COUNTS, "Of each turn: 1 if it ended with a summary of the context."),
+        Column("call_turns", COUNTS, "Of each tool call: its turn, from 0. The view tool_calls has a row per call."),
+        Column("call_ids", NAMES, "Of each tool call: id that pairs it with its events."),
+        Column("call_tools", LABELS, "Of each tool call: the tool."),
+        Column("call_statuses", LABELS, "Of each tool call: ok or error; empty if it never returned."),
+        Column("call_errors", LABELS, "Of each tool call: cause of its failure; empty without one."),
+        Column("call_seconds", MAYBE_NUMBERS, "Of each tool call: seconds to its return; null if unknown."),
     ),
     key=("trajectory_id", "id"),
+    topic=topics.TRAJECTORIES,
+    clock="logged_at",
 )
 REWARDS = Table(
     "rewards",
@@ -150,6 +233,11 @@ REWARDS = Table(
         Column("unscored", LABEL, "Why there is no total."),
         Column("components", NUMBERS_BY_NAME, "Raw value of each component."),
         Column("weights", NUMBERS_BY_NAME, "Weight of each component at the time."),
+        Column(
+            "details",
+            NUMBERS_BY_NAME,
+            "Parts of a component's value, such as a judge's score for each rubric, as component.part.",
+        ),
         Column("defects", LABELS, "Labels of the trajectory."),
         _OLDEST,
         Column("newest_version", MAYBE_COUNT, "Newest policy version among its tokens."),
@@ -159,6 +247,8 @@ REWARDS = Table(
         Column("ended_at", TIME, "Time of its latest event."),
     ),
     key=("trajectory_id", "spec", "id"),
+    topic=topics.REWARDS,
+    clock="logged_at",
 )
 TRAINING = Table(
     "training",
@@ -181,6 +271,8 @@ TRAINING = Table(
         _SAMPLED,
     ),
     key=("group_id", "trajectory_id", "id"),
+    topic=topics.TRAINING,
+    clock="logged_at",
 )
 REJECTED = Table(
     "rejected",
@@ -198,6 +290,8 @@ REJECTED = Table(
         Column("reward", MAYBE_NUMBER, "Its reward, if it has one."),
     ),
     key=("trajectory_id", "id"),
+    topic=topics.REJECTED,
+    clock="logged_at",
 )
 _STEP = (
     Column("step", COUNT, "The optimiser step, from 1."),
@@ -217,6 +311,8 @@ STEPS = Table(
         Column("metrics", NUMBERS_BY_NAME, "Loss, importance ratios, KL, entropy, gradient norm, tokens, seconds …"),
     ),
     key=("run", "step", "id"),
+    topic=topics.STEPS,
+    clock="logged_at",
 )
 STEP_MEMBERS = Table(
     "step_members",
@@ -232,6 +328,8 @@ STEP_MEMBERS = Table(
         *_PLACE,
     ),
     key=("run", "step", "trajectory_id", "id"),
+    topic=topics.STEPS,
+    clock="logged_at",
 )
 WEIGHTS = Table(
     "weights",
@@ -248,6 +346,8 @@ WEIGHTS = Table(
         Column("step", COUNT, "The step that produced it; 0 for the base."),
     ),
     key=("run", "version", "id"),
+    topic=topics.WEIGHTS,
+    clock="logged_at",
 )
 BUDGET = Table(
     "budget",
@@ -261,6 +361,8 @@ BUDGET = Table(
         Column("max_groups", COUNT, "Most groups in progress: begun, and neither trained nor rejected."),
     ),
     key=("run", "version", "id"),
+    topic=topics.BUDGET,
+    clock="logged_at",
 )
 APPLIED = Table(
     "applied",
@@ -275,6 +377,8 @@ APPLIED = Table(
         Column("canary_max_error", NUMBER, "Largest difference of log-probabilities over the canaries."),
     ),
     key=("run", "engine", "version", "id"),
+    topic=topics.APPLIED,
+    clock="logged_at",
 )
 ALERTS = Table(
     "alerts",
@@ -289,6 +393,8 @@ ALERTS = Table(
         Column("details", JSON_TEXT, "Details, as JSON."),
     ),
     key=("time", "id"),
+    topic=topics.ALERTS,
+    clock="logged_at",
 )
 DEAD_LETTERS = Table(
     "dead_letters",
@@ -307,6 +413,8 @@ DEAD_LETTERS = Table(
         _TRAJECTORY,
     ),
     key=("bad_topic", "bad_partition", "bad_offset", "id"),
+    topic=topics.DEAD_LETTERS,
+    clock="logged_at",
 )
 DEAD_LETTER_ACTIONS = Table(
     "dead_letter_actions",
@@ -321,11 +429,13 @@ DEAD_LETTER_ACTIONS = Table(
         Column("value_base64", JSON_TEXT, "Repaired bytes, base64 (repaired)."),
         Column("headers", JSON_TEXT, "Repaired headers as JSON, values base64 (repaired)."),
         Column("sha256", TEXT, "Hash of the content that was sent (redriven)."),
-        Column("trajectory_id", TEXT, "Trajectory under which it was sent; empty if there is none (redriven)."),
+        Column("trajectory_id", NAME, "Trajectory under which it was sent; empty if there is none (redriven)."),
         Column("redrive_of", TEXT, "The closed trajectory that was sent again as a new one (redriven)."),
         Column("records", COUNT, "Records that were sent (redriven)."),
     ),
     key=("bad_topic", "bad_partition", "bad_offset", "time", "id"),
+    topic=topics.DEAD_LETTERS,
+    clock="logged_at",
 )
 FEEDBACK = Table(
     "feedback",
@@ -339,6 +449,8 @@ FEEDBACK = Table(
         Column("comment", JSON_TEXT, "Comment, if given."),
     ),
     key=("trajectory_id", "id"),
+    topic=topics.FEEDBACK,
+    clock="logged_at",
 )
 SDK_STATS = Table(
     "sdk_stats",
@@ -355,6 +467,8 @@ SDK_STATS = Table(
         Column("altered", COUNTS_BY_NAME, "Values that were altered before sending, by kind."),
     ),
     key=("source", "time", "id"),
+    topic=topics.SDK_STATS,
+    clock="logged_at",
 )
 LAG = Table(
     "lag",
@@ -368,7 +482,20 @@ LAG = Table(
         Column("seconds", NUMBER, "Age of the next record that the group has not processed; 0 if there is none."),
     ),
     key=("consumer_group", "topic", "partition", "time"),
-    keep_days=14,
+    clock="time",
+    keep_ms=14 * 24 * 3600 * 1000,
+)
+
+PRICES = Table(
+    "prices",
+    "Prices of models, from the sink's setting prices; not derived from records.",
+    (
+        Column("model", NAME, "Model, as requests name it: model of events."),
+        Column("per_million_prompt", NUMBER, "Price of a million tokens of prompts."),
+        Column("per_million_completion", NUMBER, "Price of a million tokens of answers."),
+        Column("currency", LABEL, "Currency, such as USD."),
+    ),
+    key=("model",),
 )
 
 TABLES: tuple[Table, ...] = (
@@ -388,50 +515,16 @@ TABLES: tuple[Table, ...] = (
     FEEDBACK,
     SDK_STATS,
     LAG,
+    PRICES,
 )
 
 BY_NAME: dict[str, Table] = {table.name: table for table in TABLES}
 """Every table by its name."""
 
-REWARDS_LATEST = View(
-    "rewards_latest",
-    "The current reward of each trajectory: one row per trajectory, regardless of revisions, spec versions and "
-    "duplicates. Use this view to count and average; `rewards` also holds earlier rewards.",
-    # Revisions are numbered per spec. A trajectory is scored by one spec at a time, that of its agent, so among specs
-    # the order of the topic decides, as it does among rows of an older release, which have no revision. All rewards of
-    # a trajectory are in one partition.
-    "SELECT * FROM (\n    SELECT * FROM rewards ORDER BY revision DESC, offset DESC LIMIT 1 BY trajectory_id, spec\n"
-    ") ORDER BY offset DESC LIMIT 1 BY trajectory_id",
-)
-EVENTS_WITH_TRAJECTORY = View(
-    "events_with_trajectory",
-    "Each event once, with run, agent, task_id and group_id of its trajectory, which the topic has on "
-    "trajectory.started only. They are empty if that event is missing.",
-    "SELECT "
-    + ", ".join(f"`{column.name}`" for column in EVENTS.columns if not column.was)
-    + ", run, agent, task_id, group_id\nFROM (SELECT * FROM events FINAL) AS event\nLEFT ANY JOIN (\n"
-    "    SELECT trajectory_id, "
-    + ", ".join(f"argMin({column.name}, (seq, offset)) AS {column.was}" for column in EVENTS.columns if column.was)
-    + f"\n    FROM events WHERE type = '{TrajectoryStarted.TYPE}' GROUP BY trajectory_id\n"
-    ") AS start USING (trajectory_id)",
-)
-
-VIEWS: tuple[View, ...] = (REWARDS_LATEST, EVENTS_WITH_TRAJECTORY)
-
 TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
-    topics.EVENTS.name: (EVENTS,),
-    topics.TRAJECTORIES.name: (TRAJECTORIES,),
-    topics.REWARDS.name: (REWARDS,),
-    topics.TRAINING.name: (TRAINING,),
-    topics.REJECTED.name: (REJECTED,),
-    topics.STEPS.name: (STEPS, STEP_MEMBERS),
-    topics.WEIGHTS.name: (WEIGHTS,),
-    topics.BUDGET.name: (BUDGET,),
-    topics.APPLIED.name: (APPLIED,),
-    topics.ALERTS.name: (ALERTS,),
-    topics.DEAD_LETTERS.name: (DEAD_LETTERS, DEAD_LETTER_ACTIONS),
-    topics.FEEDBACK.name: (FEEDBACK,),
-    topics.SDK_STATS.name: (SDK_STATS,),
+    topic.name: filled
+    for topic in topics.TOPICS
+    if (filled := tuple(table for table in TABLES if table.topic == topic))
 }
 """Topic → the tables that its records fill."""
 

@@ -34,7 +34,8 @@ from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.clickhouse.batches import convert, convert_validated
-from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
+from headrace.streams.clickhouse.database import insert, open_client
+from headrace.streams.clickhouse.schema import ensure_tables
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
 from tests.benchmarks.cluster import cpu_s

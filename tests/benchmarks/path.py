@@ -22,7 +22,8 @@ from headrace.deploy.system.children import Child, Command
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import PARTITIONS, TRAINING
-from headrace.streams.clickhouse.database import ensure_tables, open_client
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.clickhouse.schema import ensure_tables
 from tests.benchmarks.bench_sink import clickhouse
 from tests.benchmarks.cluster import Cluster, cluster
 from tests.benchmarks.contender import Contender, Start, check, prepared, running, worker

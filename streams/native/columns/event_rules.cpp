@@ -109,13 +109,27 @@ bool EventRules::make_kind(Fact fact, PyObject* entry, PyObject* columns) {
     for (Py_ssize_t index = 0; index < PyList_GET_SIZE(fills); ++index) {
         const char *field_name, *column_name;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(fills, index), "ss", &field_name, &column_name)) return false;
-        const int field = kind.shape.at(field_name);
-        const Py_ssize_t column = field < 0 ? -1 : find_column(columns, column_name);
+        const std::string path(field_name);
+        const size_t dot = path.find('.');
+        const int field = kind.shape.at(path.substr(0, dot).c_str());
+        if (field < 0) return false;
+        const Field* filling = &kind.shape.fields[static_cast<size_t>(field)];
+        int inner = -1;
+        if (dot != std::string::npos) {
+            if (!filling->part || filling->nullable || filling->kind == Kind::kParts) {
+                PyErr_Format(PyExc_LookupError, "it cannot read %s", field_name);
+                return false;
+            }
+            inner = filling->part->at(path.substr(dot + 1).c_str());
+            if (inner < 0) return false;
+            filling = &filling->part->fields[static_cast<size_t>(inner)];
+        }
+        const Py_ssize_t column = find_column(columns, column_name);
         if (column < 0) return false;
         const bool is_sampled = fact == kCalled && field == calls.sampled_ids;
         const Form form = forms[static_cast<size_t>(column)];
-        if (!can_fill(form, kind.shape.fields[static_cast<size_t>(field)].kind, is_sampled)) kind.is_read = false;
-        kind.fills.push_back({field, static_cast<size_t>(column)});
+        if (!can_fill(form, filling->kind, is_sampled)) kind.is_read = false;
+        kind.fills.push_back({field, inner, filling->kind, static_cast<size_t>(column)});
     }
     return true;
 }
@@ -133,6 +147,7 @@ bool EventRules::read_own(const Arrival* arrival, bool has_trajectory, std::vect
     cells[own[kTime]].bits = static_cast<uint64_t>(arrival->time_ms);
     cells[own[kPartition]].bits = static_cast<uint64_t>(arrival->partition);
     cells[own[kOffset]].bits = static_cast<uint64_t>(arrival->offset);
+    cells[own[kLogged]].bits = static_cast<uint64_t>(arrival->timestamp < 0 ? arrival->time_ms : arrival->timestamp);
     cells[own[kType]].text = arrival->view(arrival->kind);
     if (has_trajectory) cells[own[kTrajectory]].text = bytes_view(arrival->subject);
     cells[own[kSequence]].bits = has_sequence ? static_cast<uint64_t>(arrival->sequence) : 0;
@@ -150,12 +165,12 @@ Outcome EventRules::read(const Arrival* arrival, EventScratch& scratch) const {
         const Outcome outcome = read_call_arrays(codec, calls, scratch.payload, scratch.arrays);
         if (outcome != Outcome::kDone) return outcome;
     }
-    for (const auto& [field, column] : kind.fills) {
-        const Kind field_kind = kind.shape.fields[static_cast<size_t>(field)].kind;
+    for (const auto& [field, inner, field_kind, column] : kind.fills) {
         const int64_t sampled = count_of(scratch.arrays.sampled);
-        if (!fill(forms[column], field_kind, scratch.payload[field], sampled, scratch.cells[column])) {
-            return Outcome::kDoubt;
-        }
+        const Value& outer = scratch.payload[field];
+        if (inner >= 0 && outer.all_parts().empty()) return Outcome::kDoubt;
+        const Value& value = inner < 0 ? outer : outer.all_parts().front()[inner];
+        if (!fill(forms[column], field_kind, value, sampled, scratch.cells[column])) return Outcome::kDoubt;
     }
     return Outcome::kDone;
 }

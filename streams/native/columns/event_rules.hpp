@@ -13,13 +13,15 @@
 namespace headrace {
 
 // Columns that every row fills, in the order of EVENT_COLUMNS (clickhouse/rows.py).
-enum Own { kId, kTime, kSource, kPartition, kOffset, kType, kTrajectory, kSequence, kPayload, kOwn };
-inline constexpr const char* kOwnNames[kOwn] = {"id",   "time",          "source", "partition", "offset",
-                                                "type", "trajectory_id", "seq",    "payload"};
+enum Own { kId, kTime, kSource, kPartition, kOffset, kLogged, kType, kTrajectory, kSequence, kPayload, kOwn };
+inline constexpr const char* kOwnNames[kOwn] = {"id_sent",   "time", "source",        "partition", "offset",
+                                                "logged_at", "type", "trajectory_id", "seq",       "payload"};
 
-// A field that fills a column.
+// A field that fills a column, or a field of a part.
 struct Fill {
     int field;
+    int inner;  // of the part's shape; negative: the field itself
+    Kind kind;
     size_t column;
 };
 
@@ -45,7 +47,7 @@ struct EventRules {
     ArrayCodec codec;
 
     // `columns`: (name, form) of each column; `own`: names of those that every row fills; `kinds`: for each event type
-    // its shape, whether its subject is a trajectory, and (field, column) pairs. False with Python's error set.
+    // its shape, whether its subject is a trajectory, and (field, column) pairs; a part's field is `part.field`. False with Python's error set.
     bool make(PyObject* columns, PyObject* own, PyObject* kinds);
 
     // Fills `scratch.cells` with the row of `arrival`, as views into it; kDoubt if Python has to decide.

@@ -8,7 +8,8 @@ from collections import defaultdict
 from clickhouse_connect.driver.client import Client
 
 from headrace.streams.clickhouse.columns import Row, Table, arrow_table
-from headrace.streams.clickhouse.database import ensure_tables, insert
+from headrace.streams.clickhouse.database import insert
+from headrace.streams.clickhouse.schema import ensure_tables
 from headrace.streams.clickhouse.tables import (
     ALERTS,
     APPLIED,
@@ -58,8 +59,9 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
 
     def add(table: Table, **row: object) -> None:
         serial[table.name] += 1
-        place = {"id": f"{run}-{table.name}-{serial[table.name]}", "offset": serial[table.name]}
-        rows.setdefault(table.name, (table, []))[1].append({"time": now, **place, **row} if table is not LAG else row)
+        place = {"id_sent": f"{run}-{table.name}-{serial[table.name]}", "offset": serial[table.name]}
+        full = row if table is LAG else {"time": now, "logged_at": now, **place, **row}
+        rows.setdefault(table.name, (table, []))[1].append(full)
 
     def trajectory(name: str, version: int | None, skill: float, **labels: object) -> float:
         value = {component: min(max(rng.gauss(skill, 0.25), 0), 1) for component in COMPONENTS}
@@ -74,10 +76,11 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
             time=earlier,
             trajectory_id=name,
             started_run=run,
+            started_purpose=labels["purpose"],
             started_group_id=labels.get("group_id", ""),
         )
         task = json.dumps({"source": source} if source else {})
-        add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version, task=task)
+        add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version, task=task, task_source=source)
         add(
             REWARDS,
             **common,

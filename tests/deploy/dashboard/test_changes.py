@@ -105,7 +105,9 @@ async def test_only_panels_whose_tables_changed_are_queried(
         second, again = await read_by(snapshots)
         assert again == recent
         assert second is first
-        writer.command("INSERT INTO alerts (id, run, part, kind, message) VALUES ('n', 'rising', 'sink', 'k', 'new')")
+        writer.command(
+            "INSERT INTO alerts (id_sent, run, part, kind, message) SELECT 'n', 'rising', 'sink', 'k', 'new'"
+        )
         third, again = await read_by(snapshots)
         assert again == recent | {"alerts"}
         assert "new" in third["panels"]["alerts"]["message"]

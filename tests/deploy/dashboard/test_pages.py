@@ -162,12 +162,12 @@ def test_a_run_without_data_shows_how_to_get_some(dashboard: str) -> None:
 def test_recorded_runs_are_shown_without_a_version(dashboard: str, clickhouse: str) -> None:
     client = open_client(clickhouse)
     client.command(
-        "INSERT INTO rejected (id, trajectory_id, stage, reason, run, group_id) VALUES "
+        "INSERT INTO rejected (id_sent, trajectory_id, stage, reason, run, group_id) VALUES "
         "('r1', 't1', 'group', 'no_token_ids', 'recorded', 'g1'), "
         "('r2', 't2', 'group', 'zero_variance_all_fail', 'recorded', 'g2')"
     )
     client.command(
-        "INSERT INTO rewards (id, trajectory_id, run, total, normalised) VALUES ('w', 't1', 'recorded', 1, 1)"
+        "INSERT INTO rewards (id_sent, trajectory_id, run, total, normalised) VALUES ('w', 't1', 'recorded', 1, 1)"
     )
     with browser_page() as (page, complaints):
         page.goto(f"{dashboard}/?run=recorded")

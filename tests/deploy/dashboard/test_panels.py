@@ -111,8 +111,8 @@ def test_the_steps_have_their_metrics_as_columns(dashboard: str) -> None:
 def test_the_steps_of_a_long_run_are_thinned_out_but_include_the_newest(dashboard: str, clickhouse: str) -> None:
     client = open_client(clickhouse)
     client.command(
-        "INSERT INTO steps (id, run, step, version, metrics) SELECT toString(number), 'long', number + 1, number + 1, "
-        "map('loss', number) FROM numbers(2005)"
+        "INSERT INTO steps (id_sent, run, step, version, metrics) "
+        "SELECT toString(number), 'long', number + 1, number + 1, map('loss', number) FROM numbers(2005)"
     )
     rows = panel(dashboard, "steps", "long", "/trainer")
     assert len(rows) <= 2 * MAX_POINTS
@@ -175,7 +175,7 @@ def test_the_stream_sends_the_snapshot_and_then_only_changes(dashboard: str, cli
         assert json.loads(first.removeprefix(b"data: "))["run"] == "rising"
         stream.readline()
         assert stream.readline() == b"event: same\n"
-        open_client(clickhouse).command("INSERT INTO weights (id, run, version) VALUES ('new', 'rising', 99)")
+        open_client(clickhouse).command("INSERT INTO weights (id_sent, run, version) SELECT 'new', 'rising', 99")
         while not (line := stream.readline()).startswith(b"data: {"):
             assert line
         assert json.loads(line.removeprefix(b"data: "))["panels"]["totals"]["published"] == [99]

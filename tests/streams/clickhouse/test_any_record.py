@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from time import time
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse.batches import convert
-from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
+from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.rows import RowOrigin, to_rows
+from headrace.streams.clickhouse.schema import ensure_tables
 from headrace.streams.clickhouse.tables import STORED_TOPICS
 from headrace.streams.raw import StoredRecord
 
@@ -25,6 +27,8 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+NOW_MS = int(time() * 1000)
+"""Rows of older records expire."""
 STORED = sorted(name for name, example in EXAMPLES.items() if example.topic in STORED_TOPICS)
 
 
@@ -64,7 +68,7 @@ def record_of(name: str, choose: Any, offset: int) -> StoredRecord:
         (key, choose(odd_headers[key]) if key in odd_headers and choose([True, False, False]) else content)
         for key, content in example.message.headers
     ]
-    return StoredRecord(example.topic.name, 0, offset, 1, example.message.key, value, headers)
+    return StoredRecord(example.topic.name, 0, offset, NOW_MS, example.message.key, value, headers)
 
 
 def is_readable(record: StoredRecord) -> bool:
@@ -88,14 +92,16 @@ def test_a_record_is_stored_or_a_dead_letter_alone(data: st.DataObject) -> None:
     batch = convert([neighbours[0], odd, neighbours[1]])
     rows = {offset for _, table in batch.tables for offset in table.column("offset").to_pylist()}
     aside = [record.offset for record, _ in batch.unreadable + batch.unstorable]
-    has_rows = {n.offset for n in neighbours if to_rows(*decode(n.headers, n.value), RowOrigin(0, 0), n.value or b"")}
+    has_rows = {
+        n.offset for n in neighbours if to_rows(*decode(n.headers, n.value), RowOrigin(0, 0, 1), n.value or b"")
+    }
     assert rows - {1} == has_rows
     assert aside in ([], [1])
     if aside:
         assert 1 not in rows
         assert [record.offset for record, _ in batch.unreadable] == ([] if is_readable(odd) else [1])
     elif has_rows:
-        assert 1 in rows or not to_rows(*decode(odd.headers, odd.value), RowOrigin(0, 1), odd.value or b"")
+        assert 1 in rows or not to_rows(*decode(odd.headers, odd.value), RowOrigin(0, 1, 1), odd.value or b"")
 
 
 @pytest.mark.clickhouse
@@ -112,7 +118,9 @@ def test_the_database_accepts_all_converted_rows(clickhouse: str) -> None:
     for table, rows in batch.tables:
         insert(client, table, rows, f"odd:{table.name}")
         # Rows of one key are one row, and the examples' ids repeat.
-        keys = set(zip(*(rows.column(name).to_pylist() for name in table.key), strict=True))
+        keys = set(
+            zip(*(rows.column("id_sent" if name == "id" else name).to_pylist() for name in table.key), strict=True)
+        )
         assert client.query(f"SELECT count() FROM {table.name} FINAL").result_rows[0][0] == len(keys)
         # Every value can be read back.
         assert client.query(f"SELECT * FROM {table.name} FINAL").row_count == len(keys)

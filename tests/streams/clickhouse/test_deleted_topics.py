@@ -37,7 +37,7 @@ async def send_feedback(bootstrap: str, name: str, count: int) -> None:
 
 
 def feedback_of(name: str) -> str:
-    return f"SELECT uniqExact(id) FROM feedback WHERE startsWith(id, '{name}-')"
+    return f"SELECT uniqExact(id) FROM feedback WHERE startsWith(id_text, '{name}-')"
 
 
 async def delete(bootstrap: str, topic: Topic) -> None:

@@ -95,7 +95,7 @@ def test_a_restart_that_read_more_takes_the_same_rows(
     (table, found), (other_table, other) = rows.tables[0], repeated.tables[0]
     assert (table.name, other_table.name, len(rows.tables), len(repeated.tables)) == ("events", "events", 1, 1)
     assert found.equals(other)
-    assert all(found.column("id").num_chunks == 1 for _, found in repeated.tables)
+    assert all(found.column("id_sent").num_chunks == 1 for _, found in repeated.tables)
 
 
 def test_the_age_of_a_batch_is_that_of_its_first_record() -> None:
@@ -160,8 +160,8 @@ def test_a_batch_does_not_wait_for_a_backlog_of_which_nothing_can_be_read() -> N
 
 def test_record_bytes_and_later_column_bytes_are_counted() -> None:
     pending = Pending(0, 100)
-    pending.add([StoredRecord("events", 0, 0, 0, b"key", b"value", [("name", b"content"), ("null", None)])], 1.0)
-    assert pending.size == len(b"keyvaluenamecontentnull")
+    pending.add([StoredRecord("events", 0, 0, 0, b"key", b"value" * 9, [("name", b"content"), ("null", None)])], 1.0)
+    assert pending.size == len(b"key" + b"value" * 9 + b"namecontentnull")
     pending.add([record(1), record(2)], 1.0)
     before = pending.size
     converted(pending)

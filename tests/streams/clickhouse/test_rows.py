@@ -17,7 +17,7 @@ from headrace.schemas.records.step import Budget, Step, TrainedGroup
 from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, Trajectory, Turn
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import TOPICS
-from headrace.streams.clickhouse.columns import Row, arrow_table
+from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, arrow_table
 from headrace.streams.clickhouse.rows import STORED_TYPES, RowOrigin, to_rows
 from headrace.streams.clickhouse.tables import STORED_TOPICS, TABLES_OF_TOPIC
 
@@ -137,7 +137,7 @@ SAMPLES: tuple[Record, ...] = (
 
 def rows_of(payload: Record, sequence: int | None = None) -> list[tuple[str, Row]]:
     envelope = Envelope("id", payload.TYPE, "/source", 1234, "t", sequence)
-    made = to_rows(envelope, payload, RowOrigin(1, 99), payload.model_dump_json().encode())
+    made = to_rows(envelope, payload, RowOrigin(1, 99, 5678), payload.model_dump_json().encode())
     return [(table.name, row) for table, row in made]
 
 
@@ -171,13 +171,7 @@ def test_every_type_fills_tables_of_its_topic_and_nothing_else(sample: Record) -
     assert {name for name, _ in made} <= set(tables)
     for name, row in made:
         assert arrow_table(tables[name], [row]).num_rows == 1
-        assert (row["id"], row["time"], row["source"], row["partition"], row["offset"]) == (
-            "id",
-            1234,
-            "/source",
-            1,
-            99,
-        )
+        assert [row[name] for name in RECORD_COLUMNS] == ["id", 1234, "/source", 1, 99, 5678]
 
 
 def test_every_table_but_the_lag_is_filled_by_some_type() -> None:

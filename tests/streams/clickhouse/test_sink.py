@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -33,8 +34,9 @@ from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, enc
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.cuts import halves
-from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, ensure_tables, open_client
+from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, open_client
 from headrace.streams.clickhouse.database import insert as insert_rows
+from headrace.streams.clickhouse.schema import ensure_tables
 from headrace.streams.clickhouse.sink import run_sink
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
@@ -136,7 +138,7 @@ async def test_every_record_of_the_log_is_in_the_database(kafka: str, clickhouse
     places = client.query("SELECT partition, offset, id FROM events WHERE trajectory_id = 'plain-7'").result_rows
     in_log = {(record.partition, record.offset) async for record in read_to_end(kafka, EVENTS)}
     assert {(partition, offset) for partition, offset, _ in places} <= in_log
-    assert {id for _, _, id in places} == {derived_id("plain-7", sequence) for sequence in range(10)}
+    assert {str(id) for _, _, id in places} == {derived_id("plain-7", sequence) for sequence in range(10)}
 
 
 @pytest.mark.kafka
@@ -396,7 +398,9 @@ def test_inserts_are_compressed_on_loopback_too(clickhouse: str, monkeypatch: py
 
     monkeypatch.setattr(client, "raw_insert", counted)
     text = "the same words " * 100
-    rows = [{"id": f"packed-{number}", "payload": text} for number in range(1000)]
+    rows = [
+        {"id_sent": f"packed-{number}", "payload": text, "logged_at": int(time.time() * 1000)} for number in range(1000)
+    ]
     insert_rows(client, EVENTS_TABLE, arrow_table(EVENTS_TABLE, rows), "packed")
     assert client.query("SELECT count() FROM events WHERE payload = {t:String}", {"t": text}).result_rows == [(1000,)]
     assert sizes[0] < 1000 * len(text) / 5

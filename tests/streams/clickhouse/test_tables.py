@@ -1,6 +1,8 @@
 """The database matches the column specs: names, types and descriptions, and every extreme value."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from time import time
 from typing import Any
 
 import clickhouse_connect
@@ -9,19 +11,34 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
-from headrace.schemas.topics import TOPICS
+from headrace.schemas.topics import EVENTS as EVENTS_TOPIC
+from headrace.schemas.topics import FOREVER, TOPICS
 from headrace.streams.clickhouse import columns
-from headrace.streams.clickhouse.columns import Column, Table, arrow_table, create_statement, markdown, missing_columns
-from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
-from headrace.streams.clickhouse.tables import EVENTS, TABLES, TABLES_OF_TOPIC, VIEWS
+from headrace.streams.clickhouse.columns import Column, Table, arrow_table
+from headrace.streams.clickhouse.database import insert, open_client
+from headrace.streams.clickhouse.ddl import (
+    PresentTable,
+    change_statements,
+    create_statement,
+    expiry_of,
+    incompatibilities,
+    markdown,
+    partition_key,
+    view_statement,
+)
+from headrace.streams.clickhouse.schema import ensure_tables, present_table
+from headrace.streams.clickhouse.tables import EVENTS, FEEDBACK, TABLES, TABLES_OF_TOPIC
+from headrace.streams.clickhouse.views import VIEWS
 
+NOW_MS = int(time() * 1000)
+"""Rows of older records of `events` expire."""
 LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_every_table_but_lag_has_a_topic() -> None:
+def test_every_table_but_lag_and_prices_has_a_topic() -> None:
     assert set(TABLES_OF_TOPIC) <= {topic.name for topic in TOPICS}
     assert {table.name for tables in TABLES_OF_TOPIC.values() for table in tables} == (
-        {table.name for table in TABLES} - {"lag"}
+        {table.name for table in TABLES} - {"lag", "prices"}
     )
 
 
@@ -36,7 +53,7 @@ def test_the_documentation_names_every_column() -> None:
     text = markdown(TABLES, VIEWS)
     for table in TABLES:
         assert f"### `{table.name}`" in text
-        for column in table.columns:
+        for column in table.stored:
             assert f"| `{column.name}` | `{column.type.clickhouse}` |" in text
 
 
@@ -58,7 +75,7 @@ def test_the_statement_of_a_small_table() -> None:
 
 
 def test_a_key_must_name_existing_columns() -> None:
-    with pytest.raises(ValueError, match="key columns b do not exist"):
+    with pytest.raises(ValueError, match="the columns b of its key do not exist"):
         Table("t", "", (Column("a", columns.COUNT, ""),), ("b",))
 
 
@@ -67,10 +84,44 @@ def test_a_row_with_an_unknown_column_is_refused() -> None:
         arrow_table(EVENTS, [{"nope": 1}])
 
 
-def test_a_column_of_another_type_is_refused() -> None:
-    assert [column.name for column in missing_columns(EVENTS, {"id": "String"})][:2] == ["time", "source"]
-    with pytest.raises(ValueError, match="column seq of table events is String, headrace needs UInt32"):
-        missing_columns(EVENTS, {"seq": "String"})
+def test_a_table_with_a_column_of_another_type_cannot_be_changed_in_place() -> None:
+    types = {column.name: column.type.clickhouse for column in EVENTS.columns}
+    present = PresentTable(types, "toMonday(logged_at)", "toDateTime(logged_at) + toIntervalDay(30)")
+    assert incompatibilities(EVENTS, present) == []
+    assert change_statements(EVENTS, present) == []
+    assert incompatibilities(EVENTS, replace(present, types=types | {"seq": "String"})) == [
+        "its column seq is String, and headrace needs UInt32"
+    ]
+
+
+def test_rows_expire_and_are_partitioned_by_the_retention_of_their_topic() -> None:
+    for table in TABLES:
+        if table.topic is None:
+            assert table.name in ("lag", "prices")
+            continue
+        statement = create_statement(table)
+        if table.topic.retention_ms == FOREVER or table.topic.compacted:
+            assert "TTL" not in statement
+            assert "PARTITION BY toYYYYMM(logged_at)" in statement
+        else:
+            days = table.topic.retention_ms // (24 * 3600 * 1000)
+            assert f"\nTTL toDateTime(logged_at) + toIntervalDay({days})\n" in statement
+            assert "PARTITION BY toMonday(logged_at)" in statement
+    yearly = replace(EVENTS, topic=replace(EVENTS_TOPIC, retention_ms=365 * 24 * 3600 * 1000))
+    assert (yearly.keep_days, partition_key(yearly)) == (365, "toYYYYMM(logged_at)")
+
+
+def test_on_a_cluster_tables_are_replicated_and_remember_tokens_as_long() -> None:
+    statement = create_statement(EVENTS, "analysis")
+    assert statement.startswith("CREATE TABLE IF NOT EXISTS events ON CLUSTER `analysis`\n")
+    assert "\nENGINE = ReplicatedReplacingMergeTree\nPARTITION BY" in statement
+    assert (
+        "SETTINGS replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800"
+        in statement
+    )
+    assert all("ON CLUSTER `analysis`" in view_statement(view, "analysis") for view in VIEWS)
+    changes = change_statements(EVENTS, PresentTable({}), "analysis")
+    assert all(change.startswith("ALTER TABLE events ON CLUSTER `analysis` ") for change in changes)
 
 
 @pytest.mark.clickhouse
@@ -90,7 +141,9 @@ def test_the_database_matches_the_specs(clickhouse: str) -> None:
             "WHERE database = currentDatabase() AND name = {t:String}",
             parameters={"t": table.name},
         ).result_rows[0]
-        assert (engine, key, about) == ("ReplacingMergeTree", ", ".join(table.key), table.about)
+        assert (engine, key.strip("()"), about) == ("ReplacingMergeTree", ", ".join(table.key), table.about)
+        present = present_table(client, table.name)
+        assert (present.partition_key, present.expiry) == (partition_key(table), expiry_of(table))
 
 
 EXTREMES: dict[columns.ColumnType, list[Any]] = {
@@ -106,6 +159,8 @@ EXTREMES: dict[columns.ColumnType, list[Any]] = {
     columns.MAYBE_COUNT: [None, 2**32 - 1],
     columns.LABELS: [[], ["a", "b"]],
     columns.COUNTS: [[], [0, 2**32 - 1]],
+    columns.NAMES: [[], ["call-1", ""]],
+    columns.MAYBE_NUMBERS: [[], [0.5, None]],
     columns.NUMBERS_BY_NAME: [[], [("loss", -1.5), ("kl", 0.0)]],
     columns.COUNTS_BY_NAME: [[], [("search", 3)]],
 }
@@ -151,12 +206,54 @@ def test_a_table_of_an_older_release_gets_its_new_columns(clickhouse: str) -> No
 def test_the_same_token_inserts_once_and_rows_of_another_token_collapse(clickhouse: str) -> None:
     client = open_client(clickhouse)
     ensure_tables(client)
-    rows = arrow_table(EVENTS, [{"trajectory_id": "twice", "seq": n, "id": f"e{n}"} for n in range(3)])
+    rows = arrow_table(
+        EVENTS, [{"trajectory_id": "twice", "seq": n, "id_sent": f"e{n}", "logged_at": NOW_MS} for n in range(3)]
+    )
     for token in ("first", "first", "second"):
         insert(client, EVENTS, rows, token)
     count = "SELECT count() FROM events {} WHERE trajectory_id = 'twice'"
     assert client.query(count.format("")).result_rows == [(6,)]
     assert client.query(count.format("FINAL")).result_rows == [(3,)]
+
+
+@pytest.mark.clickhouse
+def test_a_batch_of_many_weeks_is_inserted_once_and_old_rows_expire(clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    week = 7 * 24 * 3600 * 1000
+    ages = [0, 1, 2, 3, *range(100, 230)]
+    rows = arrow_table(
+        EVENTS, [{"trajectory_id": "weeks", "seq": age, "logged_at": NOW_MS - age * week} for age in ages]
+    )
+    for _ in range(2):
+        insert(client, EVENTS, rows, "weeks")
+    client.command("OPTIMIZE TABLE events FINAL")
+    kept = client.query("SELECT seq FROM events WHERE trajectory_id = 'weeks' ORDER BY seq").result_rows
+    assert kept == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.clickhouse
+def test_every_id_is_kept_and_those_that_are_uuids_take_sixteen_bytes(clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    uuid = "0192f0c1-7c1b-7e0a-9d55-0f4be0d1a2b3"
+    texts = [uuid, uuid[:-1] + "4", uuid[:-1].upper() + "5", uuid.replace("-", ""), "order-17", "naïve 🙂"]
+    sent = [
+        {"trajectory_id": f"{n}", "id_sent": text, "signal": f"ids {n}", "logged_at": NOW_MS}
+        for n, text in enumerate(texts)
+    ]
+    insert(client, FEEDBACK, arrow_table(FEEDBACK, sent), "ids")
+    found = client.query(
+        "SELECT toString(id), id_text, if(id_text = '', toString(id), id_text), byteSize(id) "
+        "FROM feedback WHERE startsWith(signal, 'ids') ORDER BY signal"
+    ).result_rows
+    ids, kept, back, sizes = zip(*found, strict=True)
+    assert list(back) == texts
+    assert (ids[0], kept[:2]) == (uuid, ("", ""))
+    assert set(sizes) == {16}
+    assert len(set(ids)) == len(texts) - 1, "without dashes it is the same UUID"
+    (looked_up,) = client.query(f"SELECT signal FROM feedback WHERE id = '{uuid[:-1]}4'").result_rows
+    assert looked_up == ("ids 1",)
 
 
 @pytest.mark.clickhouse

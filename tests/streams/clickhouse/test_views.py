@@ -4,7 +4,6 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 from clickhouse_connect.driver.client import Client
@@ -13,43 +12,15 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import read_panel
 from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
-from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ToolCalled, TrajectoryStarted
 from headrace.schemas.ids import derived_id
-from headrace.schemas.model import Record
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
-from headrace.schemas.wire import encode
-from headrace.streams.clickhouse.batches import convert
-from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
-from headrace.streams.raw import StoredRecord
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.clickhouse.schema import ensure_tables
+from tests.streams.clickhouse.stored_log import StoredLog
 
 pytestmark = pytest.mark.clickhouse
-PARTITIONS = 3
-
-
-class Log:
-    """Records that the sink would read, in partition order."""
-
-    def __init__(self) -> None:
-        self.records: list[StoredRecord] = []
-        self._ends = [0] * PARTITIONS
-
-    def add(self, topic: str, key: str, payload: Record, *, id: str, sequence: int | None = None) -> None:
-        envelope = Envelope(id, payload.TYPE, "/test", 1_700_000_000_000, key, sequence)
-        message = encode(payload, key=key, envelope=envelope)
-        partition = crc32(key.encode()) % PARTITIONS
-        place = (topic, partition, self._ends[partition], 1)
-        self.records.append(StoredRecord(*place, message.key, message.value, message.headers))
-        self._ends[partition] += 1
-
-    def write(self, client: Client, token: str) -> None:
-        """As the sink does, in batches of some records."""
-        for at in range(0, len(self.records), 500):
-            batch = convert(self.records[at : at + 500])
-            assert not batch.unreadable
-            for table, rows in batch.tables:
-                insert(client, table, rows, f"{token}:{at}:{table.name}")
 
 
 def reward(trajectory: str, run: str, total: float | None, revision: int, spec: str = "s@1") -> Reward:
@@ -71,7 +42,7 @@ def client(clickhouse: str) -> Iterator[Client]:
 
 def test_page_readme_and_log_agree_on_revised_rewards(client: Client) -> None:
     rng = random.Random(3)
-    log, truth = Log(), dict[str, tuple[int, float]]()
+    log, truth = StoredLog(), dict[str, tuple[int, float]]()
     revised = 0
     for number in range(2_000):
         name = f"t{number}"
@@ -103,7 +74,7 @@ def test_page_readme_and_log_agree_on_revised_rewards(client: Client) -> None:
 
 
 def test_rewards_latest_has_one_row_per_trajectory_in_log_order(client: Client) -> None:
-    log = Log()
+    log = StoredLog()
     for spec, revision, total in (("a@1", 0, 0.1), ("a@1", 2, 0.4), ("a@1", 1, 0.3)):
         log.add("rewards", "t1", reward("t1", "r", total, revision, spec), id=f"t1{spec}{revision}")
     log.add("rewards", "t2", reward("t2", "r", 0.5, 0), id="t2-first")
@@ -134,7 +105,7 @@ def test_every_panel_reads_rewards_through_the_view() -> None:
 
 
 def test_events_have_their_trajectorys_agent_only_through_the_view(client: Client) -> None:
-    log = Log()
+    log = StoredLog()
     for name, agent in (("t-1", "checkout"), ("t-2", "search")):
         started = TrajectoryStarted(task_id=f"task of {name}", agent=agent, run="r", group_id="g", group_size=2)
         log.add("events", name, started, id=f"{name}-0", sequence=0)

@@ -215,7 +215,12 @@ def test_an_older_module_leaves_what_it_does_not_know_to_python(
 @beside_a_current_module
 @pytest.mark.parametrize(
     ("model", "field"),
-    [(TrajectoryEnded, "answer"), (ToolReturned, "latency_s"), (ModelCalled, "sampled_ids")],
+    [
+        (TrajectoryEnded, "answer"),
+        (ToolReturned, "latency_s"),
+        (ModelCalled, "sampled_ids"),
+        (ModelCalled, "usage.prompt_tokens"),
+    ],
 )
 def test_a_type_with_an_unknown_field_that_fills_a_column_is_left_to_python(model: type[Record], field: str) -> None:
     columns, lag = make_columns(without(model, field))
@@ -228,7 +233,7 @@ def test_a_type_with_an_unknown_field_that_fills_a_column_is_left_to_python(mode
     ("change", "why"),
     [
         ({"columns": (*tables.EVENTS.columns, Column("counts", COUNTS, ""))}, "the form Array"),
-        ({"columns": tables.EVENTS.columns[1:]}, "no column id"),
+        ({"columns": tables.EVENTS.columns[1:]}, "no column id_sent"),
     ],
 )
 def test_a_table_that_the_module_cannot_fill_is_filled_by_python(

@@ -192,7 +192,7 @@ OLDER_MODULES = {
     "the start": (TrajectoryStarted, ""),
     "the model's calls": (ModelCalled, ""),
     "a field": (TrajectoryEnded, "error"),
-    "a part's field": (ModelCalled, "usage.prompt_tokens"),
+    "a part's field": (ModelCalled, "sampling.top_p"),
 }
 
 
