@@ -122,7 +122,10 @@ class RetryingClient:
     async def prepare(self) -> None:
         """Wait until ClickHouse answers and has the tables. Raises as :func:`open_client` and :func:`ensure_tables`."""
         self._client = await self._call(partial(open_client, self._url, secrets=self._secrets, account=WRITER))
-        await self._call(partial(ensure_tables, self._client, cluster=self._cluster))
+        await self._call(self._ensure_tables, self._client)
+
+    def _ensure_tables(self, client: "Client") -> None:
+        ensure_tables(client, cluster=self._cluster)
 
     async def set_prices(self, prices: Mapping[str, Sequence[float]], currency: str) -> None:
         """As :func:`headrace.streams.clickhouse.schema.set_prices`, with retries."""
@@ -138,7 +141,7 @@ class RetryingClient:
             await self._call(insert, self._client, table, rows, token)
         except DatabaseError as error:
             # Check the table first: it may have been changed or recreated since this process started.
-            await self._call(partial(ensure_tables, self._client, cluster=self._cluster))
+            await self._call(self._ensure_tables, self._client)
             try:
                 await self._call(insert, self._client, table, rows, token)
             except DatabaseError:

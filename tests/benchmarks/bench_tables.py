@@ -16,9 +16,12 @@ import re
 import statistics
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from headrace.deploy.dashboard.changes import read_versions
 from headrace.deploy.dashboard.overview_panels import PANELS
@@ -54,10 +57,11 @@ DAYS = 20
 CHUNK = 64
 """Groups that are folded together: 10,240 events."""
 QUESTIONS = Path(__file__).parents[2] / "deploy" / "clickhouse" / "QUESTIONS.md"
-BARE = "agent says"
 
 
-def attempt(group: int, member: int, version: int, time_ms: int, rng: random.Random) -> Iterator[tuple[Envelope, Record]]:
+def attempt(
+    group: int, member: int, version: int, time_ms: int, rng: random.Random
+) -> Iterator[tuple[Envelope, Record]]:
     """The events of one attempt: a start, six model calls with tool calls and results, an end."""
     name = uuid7(time_ms, rng.randbytes(10))
     source, hops = ("wide", "deep")[group % 2], 1 + group % 4
@@ -74,7 +78,10 @@ def attempt(group: int, member: int, version: int, time_ms: int, rng: random.Ran
     for number in range(6):
         fresh, sampled = array("i", range(24)), array("i", range(8 + rng.randrange(24)))
         prefix = {"prefix_length": len(context), "prefix_sha256": prefix_hash(context)} if context else {}
-        said = [{"role": "user", "content": f"question {number} " * 5}, {"role": "assistant", "content": f"{BARE} " * 10}]
+        said = [
+            {"role": "user", "content": f"question {number} " * 5},
+            {"role": "assistant", "content": "the agent answers " * 7},
+        ]
         facts.append(
             events.ModelCalled(
                 model="small", context_ids=fresh, sampled_ids=sampled, logprobs=array("f", [-0.5] * len(sampled)),
@@ -134,7 +141,7 @@ class Log:
                 offset = self._ends[topic] = self._ends[topic] + 1
                 stored.append(StoredRecord(topic, 0, offset, logged_ms, message.key, message.value, message.headers))
             batch = convert(stored)
-            assert not batch.unreadable and not batch.unstorable
+            assert batch.unreadable + batch.unstorable == []
             for table, rows in batch.tables:
                 insert(self._client, table, rows, f"{topic}:{self._ends[topic]}:{table.name}")
             self.rows += len(stored)
@@ -205,13 +212,14 @@ def main() -> None:
         begun = time.perf_counter()
         trajectories = fill(client, options.events)
         (count,) = client.query("SELECT count() FROM events").result_rows[0]
-        print(f"{count} events, {trajectories} trajectories, folded and inserted in {time.perf_counter() - begun:.0f} s\n")
+        seconds = time.perf_counter() - begun
+        print(f"{count} events, {trajectories} trajectories, folded and inserted in {seconds:.0f} s\n")
         size = client.query(
             "SELECT table, formatReadableSize(sum(data_compressed_bytes)), uniqExact(partition), count() "
             "FROM system.parts WHERE database = currentDatabase() AND active GROUP BY table "
             "ORDER BY sum(data_compressed_bytes) DESC LIMIT 4"
         ).result_rows
-        print("; ".join(f"{table} {bytes_} in {parts} parts, {months} partitions" for table, bytes_, months, parts in size))
+        print("; ".join(f"{table} {held} in {parts} parts, {weeks} partitions" for table, held, weeks, parts in size))
         print("\n| query | p50, ms | p95, ms | processor, ms |\n|---|---|---|---|")
         queries = [(f"overview: {panel.name}", panel.sql) for panel in PANELS]
         queries += [(f"trainer: {panel.name}", panel.sql) for panel in TRAINER_PANELS]
@@ -220,17 +228,17 @@ def main() -> None:
             for name, sql in re.findall(r"```sql (\S+)\n(.*?)\n```", QUESTIONS.read_text(), re.S)
         ]
         for name, sql in queries:
-            _report(name, lambda sql=sql: client.query(sql, parameters={"run": RUN}), options.repeats, server)  # type: ignore[misc]
-        _report("the look for changes, each two seconds of an idle page", lambda: read_versions(client), 50, server)
+            _report(name, partial(client.query, sql, parameters={"run": RUN}), options.repeats, server)
+        _report("the look for changes, each two seconds of an idle page", partial(read_versions, client), 50, server)
 
 
-def _report(name: str, ask: "object", repeats: int, server: "list[object]") -> None:
-    times, before = [], cpu_s(server)  # type: ignore[arg-type]
+def _report(name: str, ask: Callable[[], object], repeats: int, server: list[psutil.Process]) -> None:
+    times, before = list[float](), cpu_s(server)
     for _ in range(repeats):
         begun = time.perf_counter()
-        ask()  # type: ignore[operator]
+        ask()
         times.append((time.perf_counter() - begun) * 1000)
-    processor = (cpu_s(server) - before) / repeats * 1000 if server else float("nan")  # type: ignore[arg-type]
+    processor = (cpu_s(server) - before) / repeats * 1000 if server else float("nan")
     p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
     print(f"| {name} | {statistics.median(times):.0f} | {p95:.0f} | {processor:.0f} |", flush=True)
 
