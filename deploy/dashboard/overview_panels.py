@@ -77,7 +77,7 @@ PANELS: tuple[Panel, ...] = (
             WHERE {_RUN} AND purpose = 'train' AND total IS NOT NULL AND oldest_version IS NOT NULL
         ) AS scored
         LEFT ANY JOIN (
-            SELECT trajectory_id, JSONExtractString(task, 'source') AS source FROM trajectories
+            SELECT trajectory_id, task_source AS source FROM trajectories
         ) AS sourced
         USING (trajectory_id)
         WHERE source != ''

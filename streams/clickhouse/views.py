@@ -16,8 +16,9 @@ REWARDS_LATEST = View(
     # Revisions are numbered per spec. A trajectory is scored by one spec at a time, that of its agent, so among specs
     # the order of the topic decides, as it does among rows of an older release, which have no revision. All rewards of
     # a trajectory are in one partition.
-    "SELECT * FROM (\n    SELECT * FROM rewards ORDER BY revision DESC, offset DESC LIMIT 1 BY trajectory_id, spec\n"
-    ") ORDER BY offset DESC LIMIT 1 BY trajectory_id",
+    # Both orders begin with the table's key, so rows are read in order, and not sorted as a whole.
+    "SELECT * FROM (\n    SELECT * FROM rewards ORDER BY trajectory_id, spec, revision DESC, offset DESC\n"
+    "    LIMIT 1 BY trajectory_id, spec\n) ORDER BY trajectory_id, offset DESC LIMIT 1 BY trajectory_id",
 )
 EVENTS_WITH_TRAJECTORY = View(
     "events_with_trajectory",

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from clickhouse_connect.driver.client import Client
 
+from headrace.deploy.cli import cli
 from headrace.streams.clickhouse import schema
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.database import open_client
@@ -139,3 +141,23 @@ def test_a_longer_retention_is_set_in_place_and_another_partition_key_is_a_migra
     assert migrate_tables(client, (yearly,)) == ["events: 2 rows"]
     assert client.query("SELECT id, id_text, seq, logged_at FROM events ORDER BY seq").result_rows == before
     assert schema.present_table(client, "events").expiry == ""
+
+
+@pytest.mark.clickhouse
+def test_the_command_migrates_and_says_what_it_copied(client: Client, clickhouse: str) -> None:
+    client.command(old_statement(EVENTS))
+    client.command(EVENT)
+    command = ["tables", "--migrate", "--clickhouse", clickhouse]
+    done = CliRunner().invoke(cli, command)
+    assert (done.exit_code, done.stdout) == (0, "events: 3 rows\n")
+    again = CliRunner().invoke(cli, command)
+    assert (again.exit_code, again.stdout) == (0, "The tables are those of this release.\n")
+    refused = CliRunner().invoke(cli, [*command, "events"])
+    assert refused.exit_code == 2
+    assert "--migrate changes all tables" in refused.output
+
+
+def test_statements_for_a_cluster_can_be_printed() -> None:
+    shown = CliRunner().invoke(cli, ["tables", "events", "--ddl", "--cluster", "analysis"]).output
+    assert "ON CLUSTER `analysis`" in shown
+    assert "ReplicatedReplacingMergeTree" in shown
