@@ -13,6 +13,7 @@ from others where that is possible.
 
 from dataclasses import dataclass
 
+from headrace.schemas.operator_error import OperatorError
 from headrace.streams.clickhouse.columns import Column, Table
 from headrace.streams.clickhouse.ddl import PresentTable, create_statement, on_cluster
 
@@ -20,7 +21,7 @@ COMMAND = "headrace tables --migrate"
 """The command that runs the migration."""
 
 
-class OutdatedTablesError(ValueError):
+class OutdatedTablesError(OperatorError, ValueError):
     """Tables of an older release cannot be changed in place; the message says which, why, and what to do."""
 
 

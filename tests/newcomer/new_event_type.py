@@ -41,7 +41,9 @@ def main() -> None:
     seen = decode_record(records[2])
     assert seen.envelope is not None
     assert seen.payload is not None
-    ((table, row),) = to_rows(seen.envelope, seen.payload, RowOrigin(0, 2), records[2].value or b"")
+    ((table, row),) = to_rows(
+        seen.envelope, seen.payload, RowOrigin(0, 2, records[2].timestamp), records[2].value or b""
+    )
     arrow = arrow_table(table, [row])
     found = {
         "sent": [[each.topic.name, json.loads(each.message.value)] for each in assembly.pending],

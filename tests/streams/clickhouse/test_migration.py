@@ -8,11 +8,12 @@ from click.testing import CliRunner
 from clickhouse_connect.driver.client import Client
 
 from headrace.deploy.cli import cli
+from headrace.deploy.processes.worker import operator_message
 from headrace.streams.clickhouse import schema
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.ddl import PresentTable
-from headrace.streams.clickhouse.migration import OutdatedTablesError, migration_of
+from headrace.streams.clickhouse.migration import OutdatedTablesError, migration_of, outdated
 from headrace.streams.clickhouse.schema import MigrationError, ensure_tables, migrate_tables
 from headrace.streams.clickhouse.tables import EVENTS, LAG, TABLES, TRAJECTORIES
 
@@ -161,3 +162,10 @@ def test_statements_for_a_cluster_can_be_printed() -> None:
     shown = CliRunner().invoke(cli, ["tables", "events", "--ddl", "--cluster", "analysis"]).output
     assert "ON CLUSTER `analysis`" in shown
     assert "ReplicatedReplacingMergeTree" in shown
+
+
+def test_a_sink_that_needs_a_migration_ends_with_the_command_and_without_a_traceback() -> None:
+    message = operator_message(outdated({"events": ["its column id is String"]}), "sink", None)
+    assert message is not None
+    assert message.startswith("sink: ClickHouse has tables of an older release")
+    assert "`headrace tables --migrate`" in message
