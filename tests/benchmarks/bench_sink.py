@@ -38,6 +38,7 @@ from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.schema import ensure_tables
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
+from headrace.streams.clickhouse.tables import TABLES
 from tests.benchmarks.cluster import cpu_s
 from tests.benchmarks.load import broker, fill
 
@@ -130,7 +131,8 @@ async def sink_from(
 ) -> None:
     """Run the sink of ``checkout`` until all events are visible."""
     client = open_client(url)
-    client.command("TRUNCATE TABLE IF EXISTS events")
+    for table in TABLES:  # the tables of another checkout may have other columns
+        client.command(f"DROP TABLE IF EXISTS {table.name}")
     config = {"bootstrap": bootstrap, "clickhouse_url": url, "group": f"bench-{time.time_ns()}"}
     python = str(checkout / ".venv/bin/python")
     process = await asyncio.create_subprocess_exec(
