@@ -12,7 +12,7 @@ work, and what was sampled so far is recorded as undelivered. A marked retry rec
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from headrace.agents.gateway.engines import Engine
 from headrace.agents.gateway.framing.errors import ApiError, ErrorKind
 from headrace.agents.gateway.framing.framer import Framer
 from headrace.agents.gateway.generate_request import generate_request, max_tokens_for
+from headrace.agents.gateway.generate_stream import Chunk
 from headrace.agents.gateway.prompts import Model, Prompt, Prompts
 from headrace.agents.gateway.record import TaskInfo
 from headrace.agents.gateway.recorder import Recorder
@@ -44,11 +45,14 @@ from headrace.schemas.events import Sampling
 class Outlet(Protocol):
     """The connection to a client. Its methods raise ``ConnectionError`` once the client has left."""
 
-    async def start(self, headers: Mapping[str, str]) -> None:
-        """Send status and headers of a stream."""
+    async def start(self, headers: Mapping[str, str], data: bytes) -> None:
+        """Send status, headers and the first bytes of a stream."""
 
-    async def write(self, data: bytes) -> None:
-        """Send the next bytes of a stream."""
+    def push(self, data: bytes) -> bool:
+        """Send the next bytes of a stream, which are not empty; return whether the client takes more at once."""
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of what was sent."""
 
     async def end(self, data: bytes) -> None:
         """Send the last bytes of a stream."""
@@ -185,7 +189,7 @@ class Calls:
         data, ends, usage = replayed(framer, nodes, streams=call.streams)
         headers = _headers(call, plan)
         if call.streams:
-            await outlet.start(headers)
+            await outlet.start(headers, b"")
             await outlet.end(data)
         elif not call.is_compaction:
             await outlet.send(data, headers)
@@ -255,20 +259,14 @@ class _Turn:
         headers, has_begun = _headers(call, plan), False
         try:
             async with calls._pool.generate(plan.match.opening_key, request) as (engine, generated):
-                async for chunks in generated:
-                    if not has_begun:
-                        await due
-                    data = b"" if has_begun or not call.streams else framer.begin()
-                    data += answer.feed(chunks)
-                    if not has_begun:
-                        has_begun = True
-                        calls._metrics.first(time.perf_counter() - self._began)
-                        if call.streams:
-                            await self._outlet.start(headers)
-                    if data:
-                        await self._outlet.write(data)
-                assert generated.usage is not None
-                usage = parser.usage(generated.usage)
+                chunks = generated.first()
+                await due
+                data = (framer.begin() if call.streams else b"") + answer.feed(chunks)
+                has_begun = True
+                calls._metrics.first(time.perf_counter() - self._began)
+                if call.streams:
+                    await self._outlet.start(headers, data)
+                usage = parser.usage(await generated.pour(self._passed_on, self._outlet.drained))
             sampling = await self._sampling(engine, prompt)
             last = answer.last(usage)  # before it is recorded: it may fail
             await self._record(sampling)
@@ -287,6 +285,13 @@ class _Turn:
         calls._metrics.ended(call.api, time.perf_counter() - self._began, usage)
         calls._metrics.withheld(framer.answer.withheld_calls + framer.answer.withheld_arguments)
         return Completed(plan, framer, usage, lambda: answer.whole(usage), parser)
+
+    def _passed_on(self, chunks: Sequence[Chunk]) -> bool:
+        """Pass on what the engine has sent; return whether the client takes more at once. Raises ``NotParsed``, and
+        ``ConnectionError`` if the client has left."""
+        assert self._answer is not None
+        data = self._answer.feed(chunks)
+        return self._outlet.push(data) if data else True
 
     def gave_up(self) -> None:
         """Close the call after a failure, or after the client has left."""

@@ -13,7 +13,7 @@ not supported; vLLM uses none.
 import asyncio
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self, cast
 from urllib.parse import unquote, urlsplit
@@ -56,6 +56,8 @@ class Response:
         self._size = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._receive: Callable[[bytes], bool] | None = None
+        self._has_refused = False
         self._arrived_at = self._loop.time()
         self._timer = self._loop.call_at(self._arrived_at + read_timeout_s, self._look_at_time)
 
@@ -74,6 +76,9 @@ class Response:
             if self.is_complete:
                 return b""
             await self._arrival()
+        return self._taken()
+
+    def _taken(self) -> bytes:
         parts = self._parts
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
@@ -82,6 +87,30 @@ class Response:
             self._connection.resume()
         self._size = 0
         return data
+
+    async def pour(self, receive: Callable[[bytes], bool]) -> bool:
+        """Pass the body on to ``receive`` as it arrives: each part in the very step in which the event loop reads it,
+        without waking a task.
+
+        ``receive`` returns whether it takes more at once, and raises nothing. Returns whether the body has ended;
+        ``False``: ``receive`` took no more. Raises ``OSError``.
+        """
+        try:
+            while True:
+                if self._parts:
+                    if not receive(self._taken()):
+                        return False
+                elif self._failure is not None:
+                    raise self._failure
+                elif self.is_complete:
+                    return True
+                else:
+                    self._receive = receive
+                    await self._arrival()
+                    if self._has_refused:
+                        return False
+        finally:
+            self._receive, self._has_refused = None, False
 
     def close(self) -> None:
         """Give up what has not arrived: the connection is closed, and vLLM aborts the request."""
@@ -111,9 +140,12 @@ class Response:
         if self.is_complete:
             self._parser = None  # which refers to this response: without garbage collection both would stay
         self._arrived_at = self._loop.time()
+        if self._receive is not None and self._parts and not self._receive(self._taken()):
+            self._receive, self._has_refused = None, True
         if self._size > READ_AHEAD_BYTES and not self.is_complete:
             self._connection.pause()
-        self._wake()
+        if self._receive is None or self.is_complete:
+            self._wake()
 
     def ended(self, error: Exception | None) -> None:
         """The connection is closed. A body without a stated length is complete then."""

@@ -10,7 +10,7 @@ Nothing is retried here (:mod:`headrace.agents.gateway.engine_pool` does).
 """
 
 from array import array
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from types import TracebackType
@@ -74,7 +74,7 @@ _tokenized = msgspec.json.Decoder(_Tokenized)
 
 
 class Answer:
-    """An answer that arrives; iterate over it for the chunks of each network read."""
+    """An answer that arrives: :meth:`pour` it, or iterate over it for the chunks of each network read."""
 
     def __init__(self, response: Response, stream: GenerateStream, engine: str) -> None:
         self._response = response
@@ -109,17 +109,58 @@ class Answer:
             EngineAnswerInvalid: If the answer cannot be used.
             EngineRefused, EngineFailed: If the engine reports an error.
         """
-        chunks, self._first = self._first or await self._next(), []
+        chunks = self.first() or await self._next()
         if not chunks:
             raise StopAsyncIteration
         return chunks
+
+    def first(self) -> list[Chunk]:
+        """Return the chunks that arrived first, once."""
+        chunks, self._first = self._first, []
+        return chunks
+
+    async def pour(
+        self, take: Callable[[list[Chunk]], bool], drained: Callable[[], Awaitable[None]]
+    ) -> EngineUsage:
+        """Pass the chunks on to ``take`` as they arrive, at least one at a time, and return the tokens of the call.
+
+        ``take`` is called by the event loop as soon as something is read, and returns whether more may follow at once;
+        else nothing more is passed on until ``drained`` returns. Raises what iterating and ``take`` raise.
+        """
+        raised: Exception | None = None
+
+        def receive(data: bytes) -> bool:
+            nonlocal raised
+            try:
+                chunks = self._stream.feed(data)
+                return take(chunks) if chunks else True
+            except Exception as error:  # noqa: BLE001 - raised below
+                raised = error
+                return False
+
+        goes_on = not self._first or take(self.first())
+        while self.usage is None:
+            if not goes_on:
+                await drained()
+            try:
+                goes_on = has_ended = await self._response.pour(receive)
+            except OSError as error:
+                raise self._broke(error) from error
+            if raised is not None:
+                raise raised
+            if has_ended:
+                self.usage = self._stream.end()
+        return self.usage
+
+    def _broke(self, error: OSError) -> EngineBroke:
+        return EngineBroke(self._engine, f"broke off its answer: {redacted(repr(error))}")
 
     async def _next(self) -> list[Chunk]:
         while self.usage is None:
             try:
                 data = await self._response.read()
             except OSError as error:
-                raise EngineBroke(self._engine, f"broke off its answer: {redacted(repr(error))}") from error
+                raise self._broke(error) from error
             if not data:
                 self.usage = self._stream.end()
             elif chunks := self._stream.feed(data):

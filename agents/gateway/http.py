@@ -46,30 +46,35 @@ class Outlet:
         self._request = request
         self._writer: AbstractStreamWriter | None = None
         self._transport: asyncio.Transport | None = None
+        self._is_chunked = request.version >= HttpVersion11
+        self._has_sent_head = False
         self.response: web.StreamResponse | None = None
         """What was sent; ``None`` if nothing was."""
 
-    async def start(self, headers: Mapping[str, str]) -> None:
-        """Begin a stream: status and headers are sent with its first bytes."""
+    async def start(self, headers: Mapping[str, str], data: bytes) -> None:
+        """Begin a stream: status, headers and ``data``; without data they are sent with what follows."""
         stream = _Stream(headers={"Content-Type": EVENTS, "Cache-Control": "no-cache", **headers})
         self.response = stream
         self._request[HAS_BEGUN] = True
         self._writer = await stream.prepare(self._request)
+        assert self._writer is not None
+        if data:
+            await self._writer.write(data)
+            self._has_sent_head = True
+        self._transport = self._request.transport
 
-    async def write(self, data: bytes) -> None:
-        """Send the next bytes of a stream, which are not empty."""
-        if (transport := self._transport) is None:
-            assert self._writer is not None
-            await self._writer.write(data)  # with the head
-            if self._request.version >= HttpVersion11:
-                # One chunk (RFC 9112, 7.1) per write from here on: aiohttp's writer costs more than the chunk.
-                self._transport = self._request.transport
-            return
-        if transport.is_closing():
+    def push(self, data: bytes) -> bool:
+        """Send the next bytes of a stream, which are not empty; return whether the client takes more at once."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has left")
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        if transport.get_write_buffer_size() > UNSENT_BYTES:
-            await self._drained(transport)
+        if not self._has_sent_head:
+            assert self._writer is not None
+            self._writer.send_headers()
+            self._has_sent_head = True
+        # One chunk (RFC 9112, 7.1) per call: aiohttp's writer costs more than the chunk.
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        return transport.get_write_buffer_size() <= UNSENT_BYTES
 
     async def end(self, data: bytes) -> None:
         """Send the last bytes of a stream, with its end."""
@@ -84,14 +89,16 @@ class Outlet:
         await response.prepare(self._request)
         await response.write_eof()
 
-    async def _drained(self, transport: asyncio.Transport) -> None:
+    async def drained(self) -> None:
         """Wait until the client has read most of what was sent. Raises ``ConnectionError`` once it reads nothing."""
-        assert self._writer is not None
+        transport, writer = self._transport, self._writer
+        if transport is None or writer is None:
+            return
         while True:
             unsent = transport.get_write_buffer_size()
             try:
                 async with asyncio.timeout(STALLED_S):
-                    return await self._writer.drain()
+                    return await writer.drain()
             except TimeoutError as error:
                 if transport.get_write_buffer_size() >= unsent:
                     transport.abort()

@@ -17,9 +17,8 @@ async def test_the_head_of_a_stream_leaves_with_its_first_bytes() -> None:
         assert transport is not None
         write = transport.write
         with patch.object(transport, "write", lambda data: (writes.append(bytes(data)), write(data))):
-            await outlet.start({"x-headrace-outcome": "new"})
-            await outlet.write(b"first ")
-            await outlet.write(b"second ")
+            await outlet.start({"x-headrace-outcome": "new"}, b"first ")
+            assert outlet.push(b"second ")
             await outlet.end(b"last")
         assert outlet.response is not None
         return outlet.response
