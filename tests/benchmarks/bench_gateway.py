@@ -1,18 +1,21 @@
 """The capture gateway beside its engine alone, a bare relay and rLLM's gateway, in one run.
 
     python -m tests.benchmarks.bench_gateway [--seconds 8] [--rounds 3] [--in-flight 16 64] [--rllm ENV/bin/python]
-        [--before CHECKOUT]
+        [--before CHECKOUT] [--chunks 32] [--answer-s 0.04]
 
 Conversations of four turns by chat completions, streamed: 3,000 prompt tokens in the first turn, 512 sampled ones in
-each. The engine (``gateway_engine.py``) answers in 40 ms and costs little. Ours continues exact tokens and is durable:
+each. The engine (``gateway_engine.py``) answers in 40 ms, in 32 chunks, and costs little; ``--chunks 512 --answer-s 2``
+is an engine that sends token by token. Ours continues exact tokens and is durable:
 each answer's end waits for an fsync, and events go on to Kafka (``--kafka``), or wait in the spool without one. rLLM's
 (``rllm-model-gateway``, in an environment of its own) keeps traces in SQLite, its default, without exact prompts. The
 bare relay (``bare_relay.py``) passes the engine's own chat stream on and does nothing else: what Python and aiohttp
 cost. With ``--before``, the gateway of another checkout takes part.
 
 Rounds alternate. Processor time is user and system time of the gateway's process, its threads included, per call: the
-median of the rounds, and the least, which a busy machine disturbs least. "First" is the time to the first byte of
-text; "end" is the time from the last text to ``[DONE]``.
+median of the rounds, and the least, which a busy machine disturbs least. "Besides render" is that without what the
+renders of a call cost their client: the same renders by the gateway's own client, without a gateway around it, measured
+in this process as many at a time. "First" is the time to the first byte of text; "end" is the time from the last text
+to ``[DONE]``.
 """
 
 import argparse
@@ -34,7 +37,8 @@ from pathlib import Path
 import psutil
 
 from headrace.deploy.system.ports import free_port
-from tests.benchmarks.gateway_engine import ANSWER
+from tests.benchmarks.gateway_engine import ANSWER, CHUNKS
+from tests.benchmarks.render_cost import render_cost_s
 
 ANSWER_S = 0.04
 TURNS = 4
@@ -62,6 +66,8 @@ class Contender:
     port: int
     process: psutil.Process | None = None
     """The gateway; ``None`` for the engine alone."""
+    renders: bool = False
+    """Whether its calls are rendered."""
 
 
 @dataclass
@@ -71,6 +77,8 @@ class Round:
     calls: int = 0
     seconds: float = 0.0
     cpu_s: float = 0.0
+    render_s: float = 0.0
+    """Processor time of a call's renders, measured by themselves."""
     first_s: list[float] = field(default_factory=list)
     end_s: list[float] = field(default_factory=list)
 
@@ -171,7 +179,15 @@ def _until_listening(port: int, log: Path) -> None:
 
 
 def run(
-    in_flight: Sequence[int], rounds: int, seconds: float, rllm: str | None, kafka: str, before: Path | None = None
+    in_flight: Sequence[int],
+    rounds: int,
+    seconds: float,
+    rllm: str | None,
+    kafka: str,
+    before: Path | None = None,
+    *,
+    chunks: int = CHUNKS,
+    answer_s: float = ANSWER_S,
 ) -> dict[tuple[str, int], list[Round]]:
     """Measure all contenders; a short first round of each is discarded. ``before``: another checkout."""
     found: dict[tuple[str, int], list[Round]] = {}
@@ -197,9 +213,8 @@ def run(
             }
             return port, start([sys.executable, "-c", GATEWAY, json.dumps(settings)], port, log, checkout=checkout)
 
-        start(
-            [sys.executable, "-m", "tests.benchmarks.gateway_engine", str(engine), str(ANSWER_S)], engine, "engine.log"
-        )
+        answers = [str(engine), str(answer_s), str(chunks)]
+        start([sys.executable, "-m", "tests.benchmarks.gateway_engine", *answers], engine, "engine.log")
         contenders = [Contender("engine alone", lambda _: "/v1/chat/completions", engine)]
         relay = free_port()
         process = start(
@@ -207,8 +222,12 @@ def run(
         )
         contenders.append(Contender("bare relay", lambda _: "/v1/chat/completions", relay, process))
         if before is not None:
-            contenders.append(Contender("before", "/s/{}/v1/chat/completions".format, *gateway("before.log", before)))
-        contenders.append(Contender("headrace", "/s/{}/v1/chat/completions".format, *gateway("headrace.log")))
+            contenders.append(
+                Contender("before", "/s/{}/v1/chat/completions".format, *gateway("before.log", before), renders=True)
+            )
+        contenders.append(
+            Contender("headrace", "/s/{}/v1/chat/completions".format, *gateway("headrace.log"), renders=True)
+        )
         if rllm is not None:
             port = free_port()
             argv = [rllm, "-m", "rllm_model_gateway", "--host", "127.0.0.1", "--port", str(port)]
@@ -232,6 +251,10 @@ def _measure(
         for _ in range(rounds):
             for contender in contenders:
                 one = asyncio.run(_load(contender, number, seconds))
+                if contender.renders:
+                    one.render_s = asyncio.run(
+                        render_cost_s(contenders[0].port, number, min(2.0, seconds), PROMPT, TURNS)
+                    )
                 found.setdefault((contender.name, number), []).append(one)
                 print(f"{contender.name:16} {number:3} in flight: {one.rate:7.0f} calls/s", file=sys.stderr, flush=True)
 
@@ -239,7 +262,8 @@ def _measure(
 def table(found: dict[tuple[str, int], list[Round]]) -> str:
     """The figures: medians of rounds, times of all calls."""
     lines = [
-        f"{'':16} {'in flight':>9} {'calls/s':>8} {'of direct':>9} {'ms CPU/call':>11} {'least':>6} {'first p50':>10} "
+        f"{'':16} {'in flight':>9} {'calls/s':>8} {'of direct':>9} {'ms CPU/call':>11} {'least':>6} "
+        f"{'besides render':>14} {'first p50':>10} "
         f"{'end p50':>9} {'end p99':>9}"
     ]
     for (name, number), rounds in found.items():
@@ -248,7 +272,8 @@ def table(found: dict[tuple[str, int], list[Round]]) -> str:
         cpu = [each.cpu_s / each.calls * 1e3 for each in rounds]
         first = sorted(value for each in rounds for value in each.first_s)
         end = sorted(value for each in rounds for value in each.end_s)
-        shares = f"{rate:8.0f} {rate / direct:9.2f} {statistics.median(cpu):11.2f} {min(cpu):6.2f}"
+        besides = statistics.median(cost - each.render_s * 1e3 for cost, each in zip(cpu, rounds, strict=True))
+        shares = f"{rate:8.0f} {rate / direct:9.2f} {statistics.median(cpu):11.2f} {min(cpu):6.2f} {besides:14.2f}"
         times = f"{_at(first, 0.5):7.1f} ms {_at(end, 0.5):6.1f} ms {_at(end, 0.99):6.1f} ms"
         lines.append(f"{name:16} {number:9} {shares} {times}")
     return "\n".join(lines)
@@ -267,8 +292,14 @@ def main() -> None:
     parser.add_argument("--rllm", help="Python of an environment with rllm-model-gateway")
     parser.add_argument("--kafka", default="127.0.0.1:9", help="address of a Kafka; without one, events stay on disk")
     parser.add_argument("--before", type=Path, help="another checkout whose gateway takes part")
+    parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks of an answer, a divisor of 512")
+    parser.add_argument("--answer-s", type=float, default=ANSWER_S, help="seconds that an answer takes")
     asked = parser.parse_args()
-    print(table(run(asked.in_flight, asked.rounds, asked.seconds, asked.rllm, asked.kafka, asked.before)))
+    found = run(
+        asked.in_flight, asked.rounds, asked.seconds, asked.rllm, asked.kafka, asked.before,
+        chunks=asked.chunks, answer_s=asked.answer_s,
+    )  # fmt: skip
+    print(table(found))
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
 
 

@@ -1,21 +1,21 @@
 """An engine that costs almost nothing, so that a gateway in front of it is what is measured.
 
-    python -m tests.benchmarks.gateway_engine PORT ANSWER_S
+    python -m tests.benchmarks.gateway_engine PORT ANSWER_S [CHUNKS]
 
 It serves ``/v1/models``, ``/v1/chat/completions`` (streamed), its ``/render`` and ``/inference/v1/generate`` with
-answers that are prepared: 512 sampled tokens in 32 chunks over ANSWER_S seconds. A message's tokens depend on its text
-alone, so that a conversation renders as a prefix of the next one.
+answers that are prepared: 512 sampled tokens in CHUNKS chunks (32) over ANSWER_S seconds. A message's tokens depend on
+its text alone, so that a conversation renders as a prefix of the next one.
 """
 
 import asyncio
 import json
 import sys
 import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 SAMPLED, CHUNKS = 512, 32
-PER_CHUNK = SAMPLED // CHUNKS
 VERSION = "bench/7"
 START, END, NEWLINE, ASSISTANT = 1, 2, 3, 4
 FIRST_WORD = 1_000
@@ -47,16 +47,29 @@ def _compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _chunks() -> tuple[list[tuple[bytes, bytes]], list[bytes], list[bytes]]:
-    """Chunks of generate (before and after the first one's echo), of chat with token ids, and of chat without."""
+@dataclass(frozen=True)
+class Answers:
+    """The prepared answers, in chunks."""
+
+    generate: list[tuple[bytes, bytes]]
+    """Before and after the first one's echo."""
+    traced: list[bytes]
+    """Of chat, with token ids."""
+    plain: list[bytes]
+    """Of chat."""
+
+
+def answers_in(chunks: int) -> Answers:
+    """Return the answers in ``chunks`` equal parts."""
     sampled = [*words(ANSWER), END]
     texts = [f" w{number % 97}" for number in range(SAMPLED - 1)] + [""]
     generate: list[tuple[bytes, bytes]] = []
     traced: list[bytes] = []
     plain: list[bytes] = []
-    for start in range(0, SAMPLED, PER_CHUNK):
-        ids, text = sampled[start : start + PER_CHUNK], "".join(texts[start : start + PER_CHUNK])
-        is_last = start + PER_CHUNK == SAMPLED
+    size = SAMPLED // chunks
+    for start in range(0, SAMPLED, size):
+        ids, text = sampled[start : start + size], "".join(texts[start : start + size])
+        is_last = start + size == SAMPLED
         entries = [{"token": f"token_id:{each}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for each in ids]
         choice = {
             "index": 0,
@@ -72,17 +85,15 @@ def _chunks() -> tuple[list[tuple[bytes, bytes]], list[bytes], list[bytes]]:
         head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "policy"}
         for found, extra in ((plain, {}), (traced, {"token_ids": ids, "logprobs": {"content": entries}})):
             found.append(b"data: " + _compact({**head, "choices": [{**delta, **extra}]}) + b"\n\n")
-    return generate, traced, plain
-
-
-GENERATE, TRACED, PLAIN = _chunks()
+    return Answers(generate, traced, plain)
 
 
 class Server(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, answer_s: float) -> None:
+    def __init__(self, answer_s: float, answers: Answers) -> None:
         self._answer_s = answer_s
+        self._answers = answers
         self._data = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -110,11 +121,14 @@ class Server(asyncio.Protocol):
             count = prompt.count(b",") + 1
             usage = b'data: {"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}\n\n' % (count, SAMPLED)
             echo = b',"prompt_token_ids":' + prompt
-            events = [head + (echo if number == 0 else b"") + tail for number, (head, tail) in enumerate(GENERATE)]
+            events = [
+                head + (echo if number == 0 else b"") + tail
+                for number, (head, tail) in enumerate(self._answers.generate)
+            ]
             self._stream([*events, usage + b"data: [DONE]\n\n"])
         elif path == b"/v1/chat/completions":
             is_traced = b'"return_token_ids":true' in body.replace(b" ", b"")
-            self._stream([*(TRACED if is_traced else PLAIN), b"data: [DONE]\n\n"])
+            self._stream([*(self._answers.traced if is_traced else self._answers.plain), b"data: [DONE]\n\n"])
         else:
             self._whole(b'{"object":"list","data":[{"id":"policy","object":"model","max_model_len":32768}]}')
 
@@ -124,7 +138,7 @@ class Server(asyncio.Protocol):
 
     def _stream(self, events: list[bytes]) -> None:
         """Write the events over the answer's time; the last two together."""
-        loop, step = asyncio.get_running_loop(), self._answer_s / CHUNKS
+        loop, step = asyncio.get_running_loop(), self._answer_s / len(events)
         *parts, last, done = events
         self._transport.write(HEAD)
         for number, part in enumerate(parts):
@@ -133,11 +147,14 @@ class Server(asyncio.Protocol):
         loop.call_later(step * len(parts), self._transport.write, b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end))
 
 
-async def main(port: int, answer_s: float) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: Server(answer_s), "127.0.0.1", port, backlog=512)
+async def main(port: int, answer_s: float, chunks: int = CHUNKS) -> None:
+    answers = answers_in(chunks)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Server(answer_s, answers), "127.0.0.1", port, backlog=512
+    )
     print("ready", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:])))
