@@ -26,6 +26,7 @@ from headrace.agents.delivery import EventDelivery, Ticket
 from headrace.agents.gateway.note import signed
 from headrace.agents.gateway.record import TrajectoryEvent
 from headrace.agents.gateway.sealed import Sealer
+from headrace.agents.gateway.work_thread import WorkThread
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import SpooledRecord
 from headrace.agents.spool_segments import Segment, Taken
@@ -115,6 +116,7 @@ class Journal:
         self._new_id = new_id
         self._sealer = sealer
         self._memory_bytes = memory_bytes
+        self._disk = WorkThread("headrace-journal")
         self._delivery = EventDelivery(bootstrap, options, counters, self._resolved)
         self._gathered: list[tuple[list[SpooledRecord], asyncio.Future[bool]]] = []
         self._tickets = itertools.count()
@@ -156,6 +158,7 @@ class Journal:
             task.cancel()
         await asyncio.wait(others)
         await asyncio.to_thread(self._close_spool)
+        self._disk.stop()
 
     @property
     def unacknowledged(self) -> int:
@@ -233,7 +236,7 @@ class Journal:
             has_room = self._delivery.pending_bytes < self._memory_bytes
             is_held = self._has_caught_up and has_room and not self._spool.waiting
             try:
-                segments = await asyncio.to_thread(self._spool.append, records, held=is_held) if records else []
+                segments = await self._disk.run(lambda: self._spool.append(records, held=is_held)) if records else []
             except OSError as error:
                 self._report(error)
                 return False
