@@ -10,7 +10,7 @@ JOBS ?= 3
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml setup.py deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp streams/native/*/*.?pp)
+$(VENV)/.installed: pyproject.toml setup.py deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp streams/native/*/*.?pp agents/gateway/native/*.?pp schemas/native/*.?pp)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \
@@ -29,23 +29,33 @@ wheel: install
 	rm -rf build/lib* build/bdist*
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-# The extension module under AddressSanitizer and UBSan: its tests, then a minute of a coverage-guided fuzzer. Leak
-# detection is off because Python does not free everything at exit.
-SANITIZED := build/sanitized/speedups.so
+# The extension modules under AddressSanitizer and UBSan: their tests, then a minute of a coverage-guided fuzzer for
+# each. Leak detection is off because Python does not free everything at exit.
+SANITIZED := build/sanitized
 # The last two make the standard library check indices, and mark a vector's unused capacity.
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -D_GLIBCXX_SANITIZE_VECTOR
-SANITIZED_RUN := HEADRACE_SANITIZED=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+SANITIZED_BUILD := $(CXX) -std=c++20 -O1 -g -fno-omit-frame-pointer -fvisibility=hidden -shared -fPIC $(SANITIZERS) \
+	-fsanitize-coverage=trace-pc -DHEADRACE_SOURCES='""' -Ischemas/native
+SANITIZED_RUN := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" $(BIN)/python
+OF_STREAMS := HEADRACE_SANITIZED=$(SANITIZED)/streams.so
+OF_GATEWAY := HEADRACE_SANITIZED=$(SANITIZED)/gateway.so HEADRACE_SANITIZED_MODULE=headrace.agents.gateway.native.speedups
 sanitize: install
-	mkdir -p $(dir $(SANITIZED))
-	$(CXX) -std=c++20 -O1 -g -fPIC -c tests/streams/native/coverage.cpp -o build/sanitized/coverage.o
-	$(CXX) -std=c++20 -O1 -g -fno-omit-frame-pointer -fvisibility=hidden -shared -fPIC $(SANITIZERS) \
-		-fsanitize-coverage=trace-pc -DHEADRACE_SOURCES='""' \
-		$$($(BIN)/python -c "import sysconfig; print('-I' + sysconfig.get_paths()['include'])") \
-		-Istreams/native streams/native/*.cpp streams/native/*/*.cpp build/sanitized/coverage.o -o $(SANITIZED)
-	$(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/streams/native \
+	mkdir -p $(SANITIZED)
+	$(CXX) -std=c++20 -O1 -g -fPIC -c tests/streams/native/coverage.cpp -o $(SANITIZED)/coverage.o
+	include="$$($(BIN)/python -c "import sysconfig; print('-I' + sysconfig.get_paths()['include'])")"; \
+		set -e; \
+		$(SANITIZED_BUILD) $$include -Iagents/gateway/native agents/gateway/native/*.cpp $(SANITIZED)/coverage.o \
+			-o $(SANITIZED)/gateway.so; \
+		$(SANITIZED_BUILD) $$include -Istreams/native streams/native/*.cpp streams/native/*/*.cpp \
+			$(SANITIZED)/coverage.o -o $(SANITIZED)/streams.so
+	$(OF_GATEWAY) $(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/agents/gateway/native \
+		tests/agents/gateway/test_generate_stream.py \
+		--deselect tests/agents/gateway/native/test_token_ids.py::test_it_was_built_from_the_current_sources
+	$(OF_GATEWAY) $(SANITIZED_RUN) -m tests.agents.gateway.native.fuzz --seconds 60
+	$(OF_STREAMS) $(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/streams/native \
 		--deselect tests/streams/native/test_arrivals.py::test_it_was_built_from_the_current_sources
-	$(SANITIZED_RUN) -m tests.streams.native.fuzz --seconds 60
+	$(OF_STREAMS) $(SANITIZED_RUN) -m tests.streams.native.fuzz --seconds 60
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -119,9 +119,7 @@ class Answer:
         chunks, self._first = self._first, []
         return chunks
 
-    async def pour(
-        self, take: Callable[[list[Chunk]], bool], drained: Callable[[], Awaitable[None]]
-    ) -> EngineUsage:
+    async def pour(self, take: Callable[[list[Chunk]], bool], drained: Callable[[], Awaitable[None]]) -> EngineUsage:
         """Pass the chunks on to ``take`` as they arrive, at least one at a time, and return the tokens of the call.
 
         ``take`` is called by the event loop as soon as something is read, and returns whether more may follow at once;

@@ -25,6 +25,7 @@ from headrace.agents.gateway.engine_pool import EnginePool
 from headrace.agents.gateway.engines import Engine
 from headrace.agents.gateway.journal import Journal
 from headrace.agents.gateway.limits import Limiter, Rate, Unit
+from headrace.agents.gateway.native.available import NOT_BUILT, SPEEDUPS
 from headrace.agents.gateway.nodes import NodeStore
 from headrace.agents.gateway.prompts import Prompts
 from headrace.agents.gateway.recorder import Recorder
@@ -80,6 +81,8 @@ async def _run(
     stop: asyncio.Event,
     ready: Callable[[], None],
 ) -> None:
+    if SPEEDUPS is None:
+        log.warning("%s", NOT_BUILT)
     parsers = _parsers(config)
     nodes, sessions, metrics = NodeStore(config.node_bytes), SessionStore(config.max_sessions), CallMetrics()
     capture = Capture(sealer, nodes, sessions, uuid7)

@@ -14,11 +14,12 @@ with ``--return-tokens-as-token-ids`` names them ``token_id:312`` instead; then 
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from headrace.agents.gateway.engine_errors import EngineAnswerInvalid, EngineBroke, error_in_stream
+from headrace.agents.gateway.native.available import PlainReader, PlainRun, read_plain
 from headrace.agents.gateway.rendered_ids import TokenId
 from headrace.agents.sampled_tokens import check_logprobs, version_spans
 from headrace.schemas.arrays import FloatArray, IntArray
@@ -32,9 +33,6 @@ MAX_STREAM_BYTES = 4 * 1024 * 1024 * 1024
 
 TOKEN_NAME = "token_id:"
 """Before the id of a token whose text is not given."""
-
-_NO_IDS: IntArray = array("i")
-_NO_LOGPROBS: FloatArray = array("f")
 
 
 class Alternative(msgspec.Struct, frozen=True, gc=False):
@@ -143,8 +141,21 @@ class _Event(msgspec.Struct, Generic[_Entry], gc=False):
     error: _Error | None = None
 
 
+class _Piece(NamedTuple):
+    """What one line says of a choice, or several plain lines."""
+
+    choice: int
+    token_ids: IntArray
+    logprobs: FloatArray
+    text: str
+    entries: tuple[TokenEntry, ...] = ()
+    end: _Choice[Any] | None = None
+    """The line, if it ends the choice."""
+
+
 _decode = msgspec.json.Decoder(_Event[_Sampled]).decode
 _decode_with_entries = msgspec.json.Decoder(_Event[TokenEntry]).decode
+_decode_end = msgspec.json.Decoder(_Choice[_Sampled]).decode
 _decode_ids = msgspec.json.Decoder(list[TokenId] | None).decode
 
 
@@ -164,6 +175,18 @@ _DATA = b"data:"
 _DONE = b"[DONE]"
 
 
+def _plain_piece(run: PlainRun) -> _Piece | None:
+    """Return what ``read_plain`` found; ``None`` if what it says of an end must be refused."""
+    _, choice, ids, logprobs, text, _, ending = run
+    end = None
+    if ending is not None:
+        try:
+            end = _decode_end(ending)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+    return _Piece(choice, array("i", ids), array("f", logprobs), text, (), end)
+
+
 class GenerateStream:
     """Reads one answer. Feed it what arrives, then call :meth:`end`."""
 
@@ -177,6 +200,7 @@ class GenerateStream:
         prompt: tuple[IntArray, bytes] | None = None,
         max_line_bytes: int = MAX_LINE_BYTES,
         max_bytes: int = MAX_STREAM_BYTES,
+        read_plain: PlainReader = read_plain,
     ) -> None:
         """
         Args:
@@ -187,12 +211,16 @@ class GenerateStream:
             prompt: The prompt of the request (int32) with its JSON; an echo of the same bytes need not be decoded.
             max_line_bytes: Longest line.
             max_bytes: Largest stream.
+            read_plain: Reads the lines of which nothing is special; all others are read here.
         """
         self._engine = engine
         self._max_tokens = max_tokens
         self._decode: Callable[[bytes], _Event[Any]] = _decode_with_entries if with_entries else _decode
         self._with_entries = with_entries
         self._asked = prompt
+        self._read_plain = read_plain
+        self._plainly = None if with_entries else (None if prompt is None else prompt[1], max_line_bytes)
+        """Arguments of ``read_plain``; ``None``: nothing is plain, because it does not keep the alternatives."""
         self._max_line_bytes = max_line_bytes
         self._bytes_left = max_bytes
         self._rest = bytearray()
@@ -219,28 +247,43 @@ class GenerateStream:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise self._invalid("it is larger than a stream may be")
-        if self._rest:
-            searched = len(self._rest)
-            self._rest += data
-            end = self._rest.rfind(b"\n", searched)
-            if end < 0:
-                self._check_length(len(self._rest))
-                return []
-            lines = bytes(self._rest[:end]).split(b"\n")
-            del self._rest[: end + 1]
-        else:
-            *lines, rest = data.split(b"\n")
-            self._rest += rest
+        lines = self._complete_lines(data)
         self._check_length(len(self._rest))
         chunks: list[Chunk] = []
-        pieces: list[_Choice[Any]] = []
-        for line in lines:
+        pieces: list[_Piece] = []
+        at, size = 0, len(lines)
+        while at < size:
+            run = None if self._plainly is None or self._is_done else self._read_plain(lines, at, *self._plainly)
+            if run is not None and (piece := _plain_piece(run)) is not None:
+                at = run[0]
+                if run[5] and self._asked is not None:
+                    self._note_prompt(self._asked[0])
+                self._add(piece, pieces, chunks)
+                continue
+            end = lines.find(b"\n", at)
+            line = lines[at:end]
+            at = end + 1
             if line.startswith(_DATA):
                 self._check_length(len(line))
                 self._read(line[len(_DATA) :].strip(), pieces, chunks)
         if pieces:
             chunks.append(self._chunk(pieces))
         return chunks
+
+    def _complete_lines(self, data: bytes) -> bytes:
+        """Return what is known up to the last line's end, and keep the rest."""
+        searched = len(self._rest)
+        if searched:
+            self._rest += data
+            end = self._rest.rfind(b"\n", searched) + 1
+            lines = bytes(self._rest[:end])
+            del self._rest[:end]
+            return lines
+        end = data.rfind(b"\n") + 1
+        if end == len(data):
+            return data
+        self._rest += data[end:]
+        return data[:end]
 
     def end(self) -> EngineUsage:
         """Return the usage, after the last byte.
@@ -265,8 +308,16 @@ class GenerateStream:
         cached = None if details is None else details.cached_tokens
         return EngineUsage(usage.prompt_tokens, sent, cached if 0 <= (cached or 0) <= usage.prompt_tokens else None)
 
-    def _read(self, payload: bytes, pieces: list[_Choice[Any]], chunks: list[Chunk]) -> None:
-        """Add a line's choices to ``pieces``, which belong to one choice; those before another one become a chunk."""
+    def _add(self, piece: _Piece, pieces: list[_Piece], chunks: list[Chunk]) -> None:
+        """Add a piece to ``pieces``, which belong to one choice; those before another one become a chunk."""
+        if pieces and (piece.choice != pieces[0].choice or pieces[-1].end is not None):
+            chunks.append(self._chunk(pieces))
+            pieces.clear()
+        self._is_first = False
+        pieces.append(piece)
+
+    def _read(self, payload: bytes, pieces: list[_Piece], chunks: list[Chunk]) -> None:
+        """Add a line's choices to ``pieces``."""
         if self._is_done:
             raise self._invalid("it continues after its end")
         if payload == _DONE:
@@ -281,11 +332,7 @@ class GenerateStream:
             raise error_in_stream(self._engine, reported.message, reported.type, reported.param, reported.code)
         self._note_prompt(echo)
         for choice in event.choices:
-            if pieces and (choice.index != pieces[0].index or pieces[-1].finish_reason is not None):
-                chunks.append(self._chunk(pieces))
-                pieces.clear()
-            self._is_first = False
-            pieces.append(choice)
+            self._add(self._piece(choice), pieces, chunks)
         if event.usage is not None:
             self._usage = event.usage
 
@@ -307,42 +354,45 @@ class GenerateStream:
         self._prompt_length = len(echo)
         self._new_prompt = echo
 
-    def _chunk(self, pieces: Sequence[_Choice[Any]]) -> Chunk:
+    def _piece(self, choice: _Choice[Any]) -> _Piece:
+        """Return what a line says of a choice, checked."""
+        ids: Sequence[int] = choice.token_ids or ()
+        content: Sequence[Any] = () if choice.logprobs is None else choice.logprobs.content or ()
+        if len(content) != len(ids):
+            raise self._invalid(f"{len(content)} log-probabilities do not match the {len(ids)} sampled tokens")
+        logprobs = self._checked_logprobs(ids, content) if ids else array("f")
+        entries = tuple(content) if self._with_entries else ()
+        end = None if choice.finish_reason is None else choice
+        return _Piece(choice.index, array("i", ids), logprobs, choice.text, entries, end)
+
+    def _chunk(self, pieces: Sequence[_Piece]) -> Chunk:
         """Return what arrived of one choice at once as one chunk: each costs the same, however much it holds."""
-        last = pieces[-1]
-        index = last.index
+        index, ids, logprobs, text, entries, end = pieces[0]
         if not 0 <= index < len(self._ended):
             raise self._invalid(f"it has a choice {index}, and {len(self._ended)} were asked for")
         if self._ended[index]:
             raise self._invalid(f"choice {index} continues after its end")
-        token_ids: list[int] = []
-        content: list[Any] = []
-        for piece in pieces:
-            token_ids += piece.token_ids or ()
-            if piece.logprobs is not None:
-                content += piece.logprobs.content or ()
-            if len(content) != len(token_ids):
-                raise self._invalid(
-                    f"{len(content)} log-probabilities do not match the {len(token_ids)} sampled tokens"
-                )
-        ids, logprobs = _NO_IDS, _NO_LOGPROBS
-        if token_ids:
-            ids, logprobs = array("i", token_ids), self._checked_logprobs(token_ids, content)
+        if len(pieces) > 1:
+            text = "".join([piece.text for piece in pieces])
+            entries = tuple(entry for piece in pieces for entry in piece.entries)
+            end = pieces[-1].end
+            for piece in pieces[1:]:
+                ids += piece.token_ids
+                logprobs += piece.logprobs
+        if ids:
             self._lengths[index] += len(ids)
             if self._max_tokens is not None and self._lengths[index] > self._max_tokens:
                 raise self._invalid(f"choice {index} has more than {self._max_tokens} tokens, the limit of the request")
-        text = last.text if len(pieces) == 1 else "".join([piece.text for piece in pieces])
-        entries = tuple(content) if self._with_entries else ()
         prompt, self._new_prompt = self._new_prompt, None
-        if last.finish_reason is None:
+        if end is None:
             return Chunk(index, ids, logprobs, text, prompt_ids=prompt, entries=entries)
         self._ended[index] = True
         try:
-            reported = [(span.version, span.start, span.end) for span in last.weight_versions or ()]
+            reported = [(span.version, span.start, span.end) for span in end.weight_versions or ()]
             spans = version_spans(reported, self._lengths[index])
         except ValueError as error:
             raise self._invalid(str(error)) from error
-        return Chunk(index, ids, logprobs, text, last.finish_reason, last.stop_reason, spans, prompt, entries)
+        return Chunk(index, ids, logprobs, text, end.finish_reason, end.stop_reason, spans, prompt, entries)
 
     def _checked_logprobs(self, ids: Sequence[int], content: Sequence[TokenEntry | _Sampled]) -> FloatArray:
         logprobs = array("f", [entry.logprob for entry in content])

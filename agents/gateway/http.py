@@ -93,7 +93,7 @@ class Outlet:
         """Wait until the client has read most of what was sent. Raises ``ConnectionError`` once it reads nothing."""
         transport, writer = self._transport, self._writer
         if transport is None or writer is None:
-            return
+            return None
         while True:
             unsent = transport.get_write_buffer_size()
             try:

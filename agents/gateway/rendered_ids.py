@@ -16,6 +16,7 @@ from typing import Annotated, Self
 import msgspec
 
 from headrace.agents.gateway.engine_errors import EngineAnswerInvalid
+from headrace.agents.gateway.native.available import decode_ids, encode_ids
 from headrace.schemas.arrays import IntArray
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -24,6 +25,10 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _SPACES = (b" ", b"\t", b"\n", b"\r")
 _decode = msgspec.json.Decoder(Annotated[list[TokenId], msgspec.Meta(min_length=1)]).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def _json_of(token_ids: IntArray) -> bytes:
+    return _encode(token_ids.tolist()) if encode_ids is None else encode_ids(token_ids)
 
 
 class RenderedIds:
@@ -42,7 +47,7 @@ class RenderedIds:
     @classmethod
     def of(cls, token_ids: IntArray) -> Self:
         """Return ``token_ids`` (int32) as if they had been rendered."""
-        return cls(_encode(token_ids.tolist()))
+        return cls(_json_of(token_ids))
 
     def __len__(self) -> int:
         return self.json.count(b",") + 1
@@ -55,7 +60,7 @@ class RenderedIds:
     def json_of(self, token_ids: IntArray) -> bytes:
         """Return ``token_ids`` (int32) as JSON, which is known if they are this prompt's own."""
         is_own = self.__dict__.get("token_ids") is token_ids  # without decoding them for the comparison
-        return self.json if is_own else _encode(token_ids.tolist())
+        return self.json if is_own else _json_of(token_ids)
 
     def after(self, before: "RenderedIds", end: IntArray) -> IntArray | None:
         """Return the tokens (int32) that follow ``before`` without its ``end``.
@@ -64,7 +69,7 @@ class RenderedIds:
         """
         known = before.json[:-1]
         if end:
-            if not known.endswith(left_out := b"," + _encode(end.tolist())[1:-1]):
+            if not known.endswith(left_out := b"," + _json_of(end)[1:-1]):
                 return None
             known = known[: -len(left_out)]
         if self.json == known + b"]":
@@ -75,6 +80,8 @@ class RenderedIds:
 
 
 def _numbers(json: bytes) -> IntArray:
+    if (plain := decode_ids(json)) is not None:
+        return array("i", plain)
     try:
         return array("i", _decode(json))
     except msgspec.MsgspecError as error:

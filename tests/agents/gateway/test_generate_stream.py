@@ -19,6 +19,7 @@ from headrace.agents.gateway.engine_errors import (
 )
 from headrace.agents.gateway.generate_stream import Chunk, EngineUsage, GenerateStream
 from headrace.schemas.events import VersionSpan
+from tests.agents.gateway.native.both_ways import read_both_ways
 from tests.agents.gateway.scripted_engine import Fault, Reply, ToyCodec, events
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -30,9 +31,8 @@ def stream_of(reply: Reply, **params: Any) -> bytes:
 
 
 def read(data: Sequence[bytes], **options: Any) -> tuple[list[Chunk], EngineUsage]:
-    stream = GenerateStream("http://engine", **options)
-    chunks = [chunk for part in data for chunk in stream.feed(part)]
-    return chunks, stream.end()
+    """What Python alone and Python with the extension module read, which is the same."""
+    return read_both_ways(data, **options)
 
 
 def test_a_stream_becomes_chunks() -> None:

@@ -18,7 +18,7 @@ NOT_AT_RUN_TIME = {
 }
 ELSEWHERE = ("deploy/pictures/", "agents/examples/")
 """Folders whose files are not needed at run time: pictures of pages, examples in other languages."""
-MODULE = "headrace/streams/native/speedups."
+MODULES = ("headrace/agents/gateway/native/speedups.", "headrace/streams/native/speedups.")
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,13 @@ def test_it_contains_what_programs_read_at_run_time(wheel: ZipFile) -> None:
     }
 
 
-def test_the_extension_module_is_in_it_where_there_is_a_compiler(
+def test_the_extension_modules_are_in_it_where_there_is_a_compiler(
     wheel: ZipFile, tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with ZipFile(build_wheel(tree, tmp_path_factory.mktemp("wheel"), compiler=True)) as compiled:
-        (module,) = content(compiled) - content(wheel)
-    assert module.startswith(MODULE)
-    assert module.endswith(".so")
+        modules = sorted(content(compiled) - content(wheel))
+    assert all(module.startswith(name) for module, name in zip(modules, MODULES, strict=True))
+    assert all(module.endswith(".so") for module in modules)
 
 
 def test_its_metadata_names_the_command_the_plugin_and_the_extras(wheel: ZipFile) -> None:

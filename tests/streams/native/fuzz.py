@@ -4,7 +4,7 @@ An input is a payload or a header of one event in a small trajectory. Inputs tha
 mutated further. The module may read or doubt an input: the trajectory that it writes, and the row of `events`, must
 equal Python's, without a sanitizer report.
 
-    HEADRACE_SANITIZED=build/sanitized/speedups.so python -m tests.streams.native.fuzz --seconds 60 --seed 1
+    HEADRACE_SANITIZED=build/sanitized/streams.so python -m tests.streams.native.fuzz --seconds 60 --seed 1
 """
 
 import argparse

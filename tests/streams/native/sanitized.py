@@ -1,4 +1,5 @@
-"""A pytest plugin: the tests run with the extension module at ``HEADRACE_SANITIZED``, which sanitizers watch.
+"""A pytest plugin: the tests run with the extension module at ``HEADRACE_SANITIZED``, which sanitizers watch; it takes
+the place of ``HEADRACE_SANITIZED_MODULE``.
 
 ``make sanitize`` builds it and sets that up. A report of AddressSanitizer or UBSan ends the process, and so the tests.
 """
@@ -7,7 +8,7 @@ import importlib.util
 import os
 import sys
 
-NAME = "headrace.streams.native.speedups"
+NAME = os.environ.get("HEADRACE_SANITIZED_MODULE", "headrace.streams.native.speedups")
 
 _spec = importlib.util.spec_from_file_location(NAME, os.environ["HEADRACE_SANITIZED"])
 if _spec is None or _spec.loader is None:

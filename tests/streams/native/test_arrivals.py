@@ -106,7 +106,9 @@ def test_arguments_that_are_not_a_record_are_refused(wrong: dict[str, object], w
 
 
 def test_it_was_built_from_the_current_sources() -> None:
-    sources = sorted((Path(__file__).parents[3] / "streams" / "native").rglob("*.?pp"))
+    root = Path(__file__).parents[3]
+    folders = (root / "streams" / "native", root / "schemas" / "native")
+    sources = [path for folder in folders for path in sorted(folder.rglob("*.?pp"))]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     assert digest == SPEEDUPS.SOURCES, "the sources have changed since: `make native`"
 
