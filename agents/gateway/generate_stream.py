@@ -6,7 +6,7 @@
 It is asked for with ``stream``, ``output_mode="text"``, ``return_token_ids`` and ``stream_options.include_usage``. How
 the network cuts the bytes makes no difference but for this: what arrives of a choice at once is one chunk. Whatever
 contradicts the request or itself is an error: nothing is repaired, because tokens that are off by one are trained as if
-they were right.
+they were right. Lines of which nothing is special are read in C++ where it was built (``native/README.md``).
 
 In text mode vLLM names the tokens of log-probabilities by their text, which several tokens may share. An engine started
 with ``--return-tokens-as-token-ids`` names them ``token_id:312`` instead; then each name must be that of its token.

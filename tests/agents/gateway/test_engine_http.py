@@ -81,9 +81,26 @@ async def body_of(response: Response) -> bytes:
     return b"".join(parts)
 
 
+async def poured(response: Response, refuses_every: int) -> bytes:
+    parts: list[bytes] = []
+
+    def receive(data: bytes) -> bool:
+        parts.append(data)
+        return len(parts) % refuses_every > 0
+
+    has_ended = False
+    while not has_ended:
+        has_ended = await response.pour(receive)
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(sorted(FORMS)), st.lists(st.integers(1, 60), max_size=30))
-def test_a_response_is_the_same_however_the_network_cuts_it(form: str, cuts: list[int]) -> None:
+@given(st.sampled_from(sorted(FORMS)), st.lists(st.integers(1, 60), max_size=30), st.sampled_from([None, 1, 2]))
+def test_a_response_is_the_same_however_the_network_cuts_it(
+    form: str, cuts: list[int], refuses_every: int | None
+) -> None:
+    """It is read part by part, or poured, in the latter case to one who refuses now and then."""
     data, pieces = FORMS[form], []
     for cut in cuts:
         pieces.append(data[:cut])
@@ -95,7 +112,8 @@ def test_a_response_is_the_same_however_the_network_cuts_it(form: str, cuts: lis
             _,
         ):
             response = await http.request("POST", "/render", b"{}")
-            assert (response.status, await body_of(response), response.is_complete) == (200, BODY, True)
+            body = await (body_of(response) if refuses_every is None else poured(response, refuses_every))
+            assert (response.status, body, response.is_complete) == (200, BODY, True)
             assert "link" not in response.headers
             assert (await response.read()) == b""
 

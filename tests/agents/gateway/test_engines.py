@@ -52,6 +52,69 @@ async def test_a_request_is_rendered_and_generated() -> None:
     assert server.requests == [json.loads(request.body)]
 
 
+async def poured(answer: Answer, *, refuses: bool = False) -> tuple[list[Chunk], int]:
+    """The chunks that an answer passes on, and how often it waited for the client."""
+    chunks, waits = list[Chunk](), 0
+
+    def take(given: list[Chunk]) -> bool:
+        chunks.extend(given)
+        return not refuses
+
+    async def drained() -> None:
+        nonlocal waits
+        waits += 1
+        await asyncio.sleep(0.001)
+
+    usage = await answer.pour(take, drained)
+    assert usage is answer.usage
+    return chunks, waits
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_an_answer_is_passed_on_as_it_arrives(refuses: bool) -> None:
+    text = " ".join(map(str, range(30)))
+    async with engine_of(Reply(text, chunk_tokens=1)) as (engine, _):
+        request = await rendered_request(engine)
+        async with engine.generate(request) as answer:
+            chunks, waits = await poured(answer, refuses=refuses)
+    assert "".join(chunk.text for chunk in chunks) == text
+    assert chunks[0].prompt_ids == request.prompt_ids
+    assert answer.usage is not None
+    assert answer.usage.completion == sum(len(chunk.token_ids) for chunk in chunks)
+    # A client that never takes more at once is waited for after each part.
+    assert bool(waits) is refuses
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("the client has left"), ValueError("not parsed")])
+async def test_an_error_of_whom_an_answer_is_passed_on_to_is_not_the_engines(error: Exception) -> None:
+    seen = 0
+
+    def take(chunks: list[Chunk]) -> bool:
+        nonlocal seen
+        seen += 1
+        if seen > 1:
+            raise error
+        return True
+
+    async def drained() -> None:
+        raise AssertionError("nothing was refused")
+
+    async with engine_of(Reply("a b c d", chunk_tokens=1, chunk_delay_s=0.05)) as (engine, _):
+        request = await rendered_request(engine)
+        async with engine.generate(request) as answer:
+            with pytest.raises(type(error), match=str(error)):
+                await answer.pour(take, drained)
+    assert seen == 2
+
+
+async def test_an_answer_that_breaks_off_while_it_is_passed_on_is_the_engines_error() -> None:
+    async with engine_of(Reply("a b c d", chunk_tokens=1, fault=Fault.CUT)) as (engine, _):
+        request = await rendered_request(engine)
+        async with engine.generate(request) as answer:
+            with pytest.raises(EngineBroke):
+                await poured(answer)
+
+
 async def test_text_is_encoded_without_special_tokens() -> None:
     async with engine_of() as (engine, server):
         assert await engine.tokenize("a b a") == server.codec.encode("a b a")
