@@ -1,4 +1,4 @@
-"""Plays episodes in a static batch: as many at a time as the cache has rows, turn by turn.
+"""Plays episodes in a static batch: as many at a time as the cache has rows, each at its own pace.
 
     [attempt] = play(model, [episode], SamplingSettings(stop_ids=(END,), max_tokens=16), seed=3)
     attempt.calls[0]        Call(context=(…), sampled=(24, 57, 1), logprobs=(-0.3, -1.2, -0.01))
@@ -7,7 +7,7 @@ Only the tokens of a context that are new are computed. If an episode rewrites i
 row is computed again from the first token that differs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -15,6 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.simulator.kv_cache import KeyValueCache, cached_attention, feed
+
+LEAST_SHARE = 0.25
+"""Rows that begin a call wait until they are this share of those that are sampling."""
 
 
 class SimulatedEpisode(Protocol):
@@ -88,6 +91,21 @@ class _Row(Generic[E]):
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
+    def begin(self) -> tuple[int, Sequence[int]]:
+        """Begin a model call; returns the position of the first token to compute, and the tokens from there on."""
+        self.context, self.sampled, self.logprobs = list(self.attempt.episode.observe()), [], []
+        # At least the last token is computed: its logits are needed.
+        kept = min(_common_prefix(self.cached, self.context), len(self.context) - 1)
+        return kept, self.context[kept:]
+
+    def following(self) -> tuple[int, Sequence[int]]:
+        """Returns the position of the token sampled last, and that token."""
+        return len(self.context) + len(self.sampled) - 1, self.sampled[-1:]
+
+    def has_ended(self, settings: SamplingSettings) -> bool:
+        """Returns whether the call has ended."""
+        return self.sampled[-1] in settings.stop_ids or len(self.sampled) >= settings.max_tokens
+
 
 def play(
     model: PreTrainedModel, episodes: Iterable[E], settings: SamplingSettings, *, seed: int, greedy: bool = False
@@ -104,52 +122,49 @@ def play(
     waiting = iter(attempts)
     rows = [_Row(number, next(waiting), []) for number in range(cache.rows)]
     with cached_attention(model):
-        while rows:
-            _sample_turn(model, cache, rows, settings, None if greedy else generator)
-            playing: list[_Row[E]] = []
-            for row in rows:
-                row.attempt.calls.append(Call(tuple(row.context), tuple(row.sampled), tuple(row.logprobs)))
-                row.attempt.episode.act(row.sampled)
-                # The last sampled token is not in the cache.
-                row.cached = row.context + row.sampled[:-1]
-                if row.attempt.episode.is_done:
-                    following = next(waiting, None)
-                    if following is None:
-                        continue
-                    row.attempt = following
-                playing.append(row)
-            rows = playing
+        due, calling = rows, list[_Row[E]]()
+        while due or calling:
+            # Rows that begin a call are fed together: each has many new tokens, and those that sample would wait.
+            if due and len(due) >= LEAST_SHARE * len(calling):
+                _feed(model, cache, {row.number: row.begin() for row in due}, due, settings, generator, greedy)
+                calling, due = sorted((*calling, *due), key=lambda row: row.number), []
+            else:
+                new = {row.number: row.following() for row in calling}
+                _feed(model, cache, new, calling, settings, generator, greedy)
+            ended = [row for row in calling if row.has_ended(settings)]
+            calling = [row for row in calling if not row.has_ended(settings)]
+            due = sorted((*due, *(row for row in ended if _acted(row, waiting))), key=lambda row: row.number)
     return attempts
 
 
-def _sample_turn(
+def _acted(row: _Row[E], waiting: Iterator[Attempt[E]]) -> bool:
+    """Apply the call of ``row``; returns whether the row plays on, its own episode or the next that waits."""
+    row.attempt.calls.append(Call(tuple(row.context), tuple(row.sampled), tuple(row.logprobs)))
+    row.attempt.episode.act(row.sampled)
+    # The last sampled token is not in the cache.
+    row.cached = row.context + row.sampled[:-1]
+    if row.attempt.episode.is_done:
+        following = next(waiting, None)
+        if following is None:
+            return False
+        row.attempt = following
+    return True
+
+
+def _feed(
     model: PreTrainedModel,
     cache: KeyValueCache,
+    new: dict[int, tuple[int, Sequence[int]]],
     rows: Sequence[_Row[E]],
     settings: SamplingSettings,
-    generator: torch.Generator | None,
+    generator: torch.Generator,
+    greedy: bool,
 ) -> None:
-    """Sample one model call of each row."""
-    new: dict[int, tuple[int, Sequence[int]]] = {}
-    for row in rows:
-        row.context, row.sampled, row.logprobs = list(row.attempt.episode.observe()), [], []
-        # At least the last token is computed: its logits are needed.
-        kept = min(_common_prefix(row.cached, row.context), len(row.context) - 1)
-        new[row.number] = (kept, row.context[kept:])
-    open_rows = list(rows)
-    while True:
-        tokens, logprobs = _draw(feed(model, cache, new), settings.temperature, generator)
-        for row, token, logprob in zip(open_rows, tokens, logprobs, strict=True):
-            row.sampled.append(token)
-            row.logprobs.append(logprob)
-        open_rows = [
-            row
-            for row in open_rows
-            if row.sampled[-1] not in settings.stop_ids and len(row.sampled) < settings.max_tokens
-        ]
-        if not open_rows:
-            return
-        new = {row.number: (len(row.context) + len(row.sampled) - 1, row.sampled[-1:]) for row in open_rows}
+    """Sample a token of each of ``rows``, which are in the order of the cache, after their new tokens."""
+    tokens, logprobs = _draw(feed(model, cache, new), settings.temperature, None if greedy else generator)
+    for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+        row.sampled.append(token)
+        row.logprobs.append(logprob)
 
 
 def _draw(
