@@ -19,8 +19,8 @@ from headrace.streams.reading.message_reader import BATCH, MessageReader
 logger = logging.getLogger(__name__)
 
 QUEUE_KB = 8 * 1024
-"""Default of the fetched and unread payloads, in KiB, from which on nothing more is fetched. Of records of ordinary size
-a process holds five times as much: with headers and librdkafka's own records, and with a last fetch, if that is
+"""Default of the fetched and unread payloads, in KiB, from which on nothing more is fetched. Of records of ordinary
+size a process holds five times as much: with headers and librdkafka's own records, and with a last fetch, if that is
 compressed tenfold or less. It is no bound: librdkafka makes a message of some 330 bytes of every record of a batch at
 once, so a batch of 4 MB with five million empty records takes 1.6 GB."""
 
