@@ -31,7 +31,7 @@ KIND = "record_raised"
 _TRACE_CHARACTERS = 4_000
 
 
-def raised(record: LogRecord, error: Exception, source: str, trajectory_id: str | None = None) -> list[Outgoing]:
+def raised(record: LogRecord, error: BaseException, source: str, trajectory_id: str | None = None) -> list[Outgoing]:
     """Returns the dead letter and the alert for ``record``, on which ``source`` raised ``error``."""
     why = UnreadableRecord(DeadLetterError.RAISED, f"{source} raised {_shown(error)}")
     time_ms = time_of(record)
@@ -40,7 +40,7 @@ def raised(record: LogRecord, error: Exception, source: str, trajectory_id: str 
 
 
 def raised_at(
-    topic: str, partition: int, offset: int, error: Exception, source: str, time_ms: int, trajectory_id: str
+    topic: str, partition: int, offset: int, error: BaseException, source: str, time_ms: int, trajectory_id: str
 ) -> list[Outgoing]:
     """As :func:`raised`, for a record of which only the position is known; the dead letter has no payload."""
     record = StoredRecord(topic, partition, offset, time_ms, trajectory_id.encode(), None, ())
@@ -48,7 +48,7 @@ def raised_at(
 
 
 def raised_alert(
-    error: Exception | None, source: str, time_ms: int, *, topic: str, partition: int, offset: int
+    error: BaseException | None, source: str, time_ms: int, *, topic: str, partition: int, offset: int
 ) -> Outgoing:
     """Returns only the alert about the record at this position. If ``error`` is ``None``, the alert refers to the log
     of ``source``.
@@ -72,9 +72,9 @@ def position_of(record: LogRecord) -> RecordPosition:
     return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 
 
-def _shown(error: Exception) -> str:
+def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:MAX_NAME]
 
 
-def _trace(error: Exception | None) -> str:
+def _trace(error: BaseException | None) -> str:
     return "" if error is None else "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]

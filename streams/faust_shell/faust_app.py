@@ -31,6 +31,7 @@ from headrace.schemas.kafka.expired import ExpiredRange
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.skipped_offsets import SkippedOffsets
+from headrace.streams.interruptions import without_exits
 from headrace.streams.raw import LogRecord
 
 logger = logging.getLogger(__name__)
@@ -298,7 +299,7 @@ class _SideTaskService(Service):
     @Service.task  # an exception in it crashes the worker, as an agent's does
     async def _work(self) -> None:
         try:
-            await self._run(stop=self._stop_asked, ready=self._ready)
+            await without_exits(self._run(stop=self._stop_asked, ready=self._ready), "a side task")
         finally:
             self._ended.set()
 

@@ -30,6 +30,7 @@ from aiokafka.errors import (
 )
 
 from headrace.schemas.kafka.waits import end_task
+from headrace.streams.interruptions import without_exits
 from headrace.streams.runtime.owned_partition import OwnerChanged
 from headrace.streams.runtime.processor import PartitionsRevoked
 
@@ -93,7 +94,10 @@ class Outages:
         raise PartitionsRevoked
 
     async def _unless_revoked(self, work: Coroutine[Any, Any, T]) -> T:
-        task, ending = asyncio.ensure_future(work), asyncio.ensure_future(self.revoked.wait())
+        task, ending = (
+            asyncio.ensure_future(without_exits(work, self._name)),
+            asyncio.ensure_future(self.revoked.wait()),
+        )
         begin = time.monotonic()
         try:
             while not task.done() and not ending.done():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import overload
 
+from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.rewards.check_variants import variants
 from headrace.streams.rewards.check_world import AS_IT_COMES, ELSEWHEN, OTHER_SEED, Setting, seed_by, world
 from headrace.streams.rewards.finding import Finding, Problem, Sample
@@ -152,7 +153,9 @@ def _call(term: Term, sample: Sample, seed: int = 1) -> Call:
         return Call(value=float(value), seconds=seconds)
     except Unscorable as error:
         return Call(unscorable=error.reason, seconds=time.perf_counter() - started)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything, which this check must find
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, which this check must find
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Call(error=f"{type(error).__name__}({error}) at {os.path.basename(frame.filename)}:{frame.lineno}")
 

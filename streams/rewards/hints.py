@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from headrace.schemas.records.reward import MAX_HINTS, Hint, HintRefusal
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.streams.interruptions import INTERRUPTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,9 @@ def hints_of(function: HintFunction, trajectory: Trajectory, *, spec: str) -> tu
     others by reason. If it raises, there are none, and its first traceback is logged for ``spec``."""
     try:
         given = list(function(trajectory))
-    except MemoryError:
+    except (MemoryError, *INTERRUPTIONS):
         raise
-    except Exception:
+    except BaseException:  # a user's function may end as a program does
         if spec not in _reported:
             _reported.add(spec)
             logger.exception("reward %s: its hints raised; such trajectories have none", spec)

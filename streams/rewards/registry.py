@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.rewards.coder import CODER, CODER_SHORT
 from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_PRUNING, SEARCH_RECALLS
 from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
@@ -140,7 +141,9 @@ def _offered(text: str) -> RewardSpec:
 def _loaded(text: str, entry: EntryPoint) -> RewardSpec:
     try:
         value = entry.load()
-    except Exception as error:  # a user's module may raise anything
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # a user's module may raise anything, and end as a program does
         raise RewardNotLoaded(f"{text!r}: loading entry point {entry.value} raised {error!r}") from error
     return _checked(f"{entry.name} = {entry.value}", value)
 
@@ -148,7 +151,9 @@ def _loaded(text: str, entry: EntryPoint) -> RewardSpec:
 def _imported(text: str, name: str) -> ModuleType:
     try:
         return import_module(name)
-    except Exception as error:  # a user's module may raise anything
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:  # a user's module may raise anything, and end as a program does
         raise RewardNotLoaded(
             f"{text!r}: importing {name} raised {error!r}. Is its package installed in this environment?"
         ) from error
@@ -169,8 +174,10 @@ def _file_module(text: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         described.loader.exec_module(module)
-    except Exception as error:  # a user's module may raise anything
+    except BaseException as error:  # a user's module may raise anything, and end as a program does
         del sys.modules[name]
+        if isinstance(error, INTERRUPTIONS):
+            raise
         raise RewardNotLoaded(f"{text!r}: running {path} raised {error!r}") from error
     return module
 

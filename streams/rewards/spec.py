@@ -27,6 +27,7 @@ from headrace.schemas.finite import MAX_REWARD
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Hint
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.rewards.hints import HintFunction, hints_of
 from headrace.streams.rewards.judge import Judge
 from headrace.streams.rewards.schedule import Schedule
@@ -246,7 +247,8 @@ class RewardSpec:
         The total is r_i of the advantage, whose whole formula is in ``trainer/batches/advantages.py``.
 
         ``verdicts`` are by the name of the term. A missing verdict gives ``not_judged``; a component that raises
-        anything but :class:`Unscorable` gives ``<name>_raised``, and its first traceback is logged.
+        anything but :class:`Unscorable`, also ``SystemExit``, gives ``<name>_raised``, and its first traceback is
+        logged. ``KeyboardInterrupt`` and a cancellation are raised.
         """
         scored = self._scored(trajectory, feedback, verdicts)
         if self.hints is None:
@@ -270,7 +272,9 @@ class RewardSpec:
                     raise Unscorable(OUT_OF_RANGE)
             except Unscorable as error:
                 unscored = unscored or error.reason
-            except Exception:  # noqa: BLE001 - a bug in a user's function must not stop the rewards of other agents
+            except INTERRUPTIONS:
+                raise
+            except BaseException:  # noqa: BLE001 - a user's function must not stop the rewards of other agents
                 self._report(term.name)
                 unscored = unscored or f"{term.name}_raised"
             else:
@@ -282,7 +286,9 @@ class RewardSpec:
             total = self.combine(components)
             if math.isfinite(total):
                 return Score(components, float(total), None) if self.allows(total) else beyond
-        except Exception:  # noqa: BLE001 - also a user's function
+        except INTERRUPTIONS:
+            raise
+        except BaseException:  # noqa: BLE001 - also a user's function
             self._report("combine")
             return Score(components, None, "combine_raised")
         return Score(components, None, "total_not_finite")

@@ -6,6 +6,7 @@ from headrace.schemas.topics import DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.dead_letters.build import dead_letter_message, time_of
 from headrace.streams.dead_letters.raised import raised
+from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.runtime.processor import Effects, Operator
 from headrace.streams.typed_record import check_time
@@ -36,9 +37,9 @@ class OperatorRun:
                 self._source, record.topic, record.partition, record.offset, error,
             )  # fmt: skip
             self._letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))
-        except MemoryError:
+        except (MemoryError, *INTERRUPTIONS):
             raise
-        except Exception as error:
+        except BaseException as error:
             if self._strict:
                 raise
             logger.exception("%s raised for %s[%d]@%d", self._source, record.topic, record.partition, record.offset)

@@ -16,6 +16,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.streams.dead_letters.raised import raised_alert
+from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries
@@ -61,9 +62,9 @@ def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -
             known = joins[case.partition].verdicts(case.due.trajectory_id)
             try:
                 asked[case.name] = inquiries(spec, case.trajectory, known)
-            except MemoryError:
+            except (MemoryError, *INTERRUPTIONS):
                 raise
-            except Exception:  # its judged components get no verdict and are labelled in its reward
+            except BaseException:  # its judged components get no verdict and are labelled in its reward
                 logger.exception("%s: the questions for its judges could not be built", case.due.trajectory_id)
                 asked[case.name] = []
     return asked

@@ -165,7 +165,7 @@ class Join:
         was_stored, stored = name in changes.stored, changes.stored.get(name)
         try:
             yield
-        except Exception:
+        except BaseException:
             self._attempts.pop(name, None)
             if before is not None:
                 self._attempts[name] = before

@@ -10,6 +10,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.wire import Message, record_message
+from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Score, Verdict
@@ -64,14 +65,14 @@ def score_or_label(
     verdicts: Mapping[str, Verdict] | None = None,
     revision: int = 0,
     make: type[Reward] = Reward,
-) -> tuple[Reward, Exception | None]:
+) -> tuple[Reward, BaseException | None]:
     """As :func:`score`; if that raises, returns a reward without a total, labelled ``raised``, and the exception."""
     try:
         options: dict[str, Any] = {"feedback": feedback, "verdicts": verdicts, "revision": revision, "make": make}
         return score(trajectory, reference, rewards=rewards, **options), None
-    except MemoryError:
+    except (MemoryError, *INTERRUPTIONS):
         raise
-    except Exception as error:
+    except BaseException as error:  # a user's function may end as a program does
         logger.exception("%s cannot be scored: its reward has no total", trajectory.trajectory_id)
         labelled = Score({}, None, RAISED)
         return _reward(trajectory, reference, rewards.of(trajectory), labelled, revision=revision, make=make), error

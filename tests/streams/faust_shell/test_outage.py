@@ -71,6 +71,15 @@ async def test_permanent_errors_are_raised(error: Exception) -> None:
     assert shell.lost == 0
 
 
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
+async def test_what_would_leave_the_event_loop_ends_the_worker_as_an_exception_does(error: BaseException) -> None:
+    shell = Shell(error)
+    with pytest.raises(RuntimeError, match=f"test raised {type(error).__name__}") as raised:
+        await shell.outages.through(shell.attempt)
+    assert raised.value.__cause__ is error
+    assert shell.lost == 0
+
+
 async def test_revoked_partitions_end_the_retries() -> None:
     shell = Shell(*[KafkaConnectionError("gone")] * 10_000)
     waiting = asyncio.ensure_future(shell.outages.through(shell.attempt))

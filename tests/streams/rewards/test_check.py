@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -113,6 +114,10 @@ def by_raising(trajectory: Trajectory) -> float:
     return float(trajectory.answer["chunk_ids"][0] == "c1")
 
 
+def by_leaving(trajectory: Trajectory) -> float:
+    sys.exit(0)
+
+
 def by_raising_without_an_answer(trajectory: Trajectory) -> float:
     """Recorded attempts all have an answer."""
     return float(len(trajectory.answer["chunk_ids"]))
@@ -135,6 +140,7 @@ def by_dividing(trajectory: Trajectory) -> float:
         (by_chance, Problem.READS_RANDOM),
         (by_changing, Problem.CHANGES_TRAJECTORY),
         (by_raising, Problem.RAISES),
+        (by_leaving, Problem.RAISES),
         (by_raising_without_an_answer, Problem.RAISES),
         (by_dividing, Problem.NOT_FINITE),
         (lambda trajectory: 0.0, Problem.NEVER_NONZERO),

@@ -70,9 +70,10 @@ def test_a_hint_gets_the_trajectorys_tenant() -> None:
         assert [hint.tenant for hint in kept] == ["eu"]
 
 
-def test_a_function_that_raises_costs_the_hints_and_not_the_reward() -> None:
+@pytest.mark.parametrize("error", [KeyError("no such turn"), SystemExit(0)])
+def test_a_function_that_raises_costs_the_hints_and_not_the_reward(error: BaseException) -> None:
     def broken(trajectory: Trajectory) -> list[Hint]:
-        raise KeyError("no such turn")
+        raise error
 
     found = score(attempt("a", outcome=1.0), HERE, rewards=rewards_with(broken))
     assert (found.total, found.hints, found.hints_refused) == (1.0, [], {"raised": 1})

@@ -92,6 +92,15 @@ def test_a_spec_that_cannot_be_loaded_reports_cause_and_fix(text: str, problem: 
         load_spec(text)
 
 
+def test_a_file_that_ends_as_a_program_does_is_an_error_and_can_be_interrupted(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    for end in ("raise SystemExit(0)", "raise SystemExit(0)", "raise KeyboardInterrupt", "raise SystemExit(0)"):
+        file.write_text(f"{end}\n")
+        expected = KeyboardInterrupt if "Keyboard" in end else RewardNotLoaded
+        with pytest.raises(expected):
+            load_spec(f"{file}:SPEC")
+
+
 def test_a_file_that_raises_is_an_error_with_its_cause_and_can_be_loaded_once_repaired(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("1 / 0\n")

@@ -1,7 +1,9 @@
 """A spec scores every component it can, and labels the reason if there is no total."""
 
+import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -110,6 +112,8 @@ def test_a_spec_declares_its_judges_and_whether_it_needs_feedback() -> None:
         lambda trajectory: None,
         lambda trajectory: "0.5",
         lambda trajectory: 10**400,
+        lambda trajectory: exec("import sys; sys.exit(0)", {}),  # a program that the model wrote
+        lambda trajectory: pytest.fail("the tests of the answer fail"),
     ],
 )
 def test_a_component_that_raises_or_returns_no_number_is_labelled(
@@ -138,6 +142,18 @@ def test_a_component_that_raises_is_logged_once_with_its_traceback(caplog: pytes
     assert isinstance(entry.exc_info[1], KeyError)
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, asyncio.CancelledError])
+def test_an_interruption_is_never_a_label(interruption: type[BaseException]) -> None:
+    def interrupted(trajectory: Trajectory) -> float:
+        raise interruption
+
+    with pytest.raises(interruption):
+        RewardSpec("user", 1, (Term("interrupted", interrupted, 1.0),)).score(attempt("t"))
+    combined = RewardSpec("user", 1, (Term("fine", lambda trajectory: 1.0, 1.0),), combine=interrupted)  # type: ignore[arg-type]
+    with pytest.raises(interruption):
+        combined.score(attempt("t"))
+
+
 def test_a_failing_combination_is_labelled_too() -> None:
     @reward(weight=1.0)
     def fine(trajectory: Trajectory) -> float:
@@ -149,6 +165,7 @@ def test_a_failing_combination_is_labelled_too() -> None:
         return scored.unscored
 
     assert of(lambda components: components["absent"].value) == "combine_raised"
+    assert of(lambda components: sys.exit(0)) == "combine_raised"
     assert of(lambda components: math.inf) == "total_not_finite"
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from unittest.mock import patch
 
 import pytest
 
@@ -123,6 +124,21 @@ def test_an_unreadable_or_raising_record_is_a_dead_letter_and_the_partition_cont
     ]
     assert [each.kind for each in made if isinstance(each, Alert)] == ["record_raised"]
     assert (operator.counts, partition.offsets) == ({"a": 1}, {"rewards": 4})
+
+
+def test_an_operator_that_ends_as_a_program_does_costs_only_its_record() -> None:
+    runtime, operator, partition = at_work()
+
+    def leaves(record: LogRecord) -> None:
+        if record.offset == 1:
+            raise SystemExit(0)
+        TaskHistogram.process(operator, record)
+
+    with patch.object(operator, "process", leaves):
+        run_to_end(runtime.process([came(0, "a"), came(1, "a"), came(2, "a")]))
+    errors = [each.error for each in payloads(partition.written()) if isinstance(each, DeadLetter)]
+    assert errors == [DeadLetterError.RAISED]
+    assert (operator.counts, partition.offsets) == ({"a": 2}, {"rewards": 3})
 
 
 def test_a_strict_runtime_raises_what_an_operator_raises() -> None:

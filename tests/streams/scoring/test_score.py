@@ -13,7 +13,7 @@ from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.wire import decode
 from headrace.streams.rewards.incomplete import INCOMPLETE_FACTS
 from headrace.streams.rewards.registry import Rewards, parse_rewards
-from headrace.streams.rewards.spec import Feedback, RewardSpec, reward
+from headrace.streams.rewards.spec import Feedback, RewardSpec, Term, reward
 from headrace.streams.scoring.score import reward_message, score, score_or_label, unscored
 from tests.streams.attempts import attempt
 
@@ -132,3 +132,23 @@ def test_rewards_are_keyed_by_group_or_else_by_trajectory(group: str | None, key
     assert message.key == key
     assert envelope.subject == "t"
     assert isinstance(record, Reward)
+
+
+def test_scoring_that_ends_as_a_program_does_is_labelled_and_an_interruption_is_not() -> None:
+    class Odd:
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
+        @property
+        def turn(self) -> int:
+            raise self.error
+
+    def scored(error: BaseException) -> tuple[Reward, BaseException | None]:
+        spec = RewardSpec("odd", 1, (Term("one", lambda trajectory: 1.0, 1.0),), hints=lambda _: [Odd(error)])  # type: ignore[list-item]
+        return score_or_label(attempt("t"), WHERE, rewards=Rewards({}, spec))
+
+    leaves = SystemExit(0)
+    made, error = scored(leaves)
+    assert (made.total, made.unscored, error) == (None, "raised", leaves)
+    with pytest.raises(KeyboardInterrupt):
+        scored(KeyboardInterrupt())
