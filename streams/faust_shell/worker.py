@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import faust
 
 from headrace.schemas.kafka.waits import end_task
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, Topic
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import assigned_by_group, batches, lists_of, take_expired, take_replaced
@@ -68,9 +69,11 @@ class ProcessorWorker(Generic[R]):
     ) -> None:
         """Put agents and timer on ``app``.
 
-        ``partitions``: number of partitions by topic, at least of ``processor.reads[0]``. ``batch`` records are read at
-        a time. ``clock``: by default stream time is that of the slowest input topic.
+        ``partitions``: number of partitions of each input topic. ``batch`` records are read at a time. ``clock``: by
+        default stream time is that of the slowest input topic. Raises :class:`TopicsError` if input topics differ in
+        their number of partitions.
         """
+        check_equal(processor.name, {topic: partitions[topic] for topic in processor.inputs(rules)})
         self.set_aside = 0
         """Entries of the state that could not be read, since the start."""
         self._app = app
@@ -195,10 +198,11 @@ class ProcessorWorker(Generic[R]):
             raise not_ours(group, {place.partition for place in elsewhere})
         first, *others = ({place.partition for place in mine if place.topic == topic.name} for topic in self._reads)
         if any(other != first for other in others):
-            raise RuntimeError(
+            raise TopicsError(
                 f"partitions {sorted(first)} of {self._reads[0].name} were assigned without those of "
                 f"{', '.join(topic.name for topic in self._reads[1:])}: another worker of {processor.name} does not "
-                "read it. Configure the same rewards for all of them."
+                "read it, or it got partitions while this one ran. Give all workers the same release and rewards, and "
+                "restart them."
             )
         state = await create_state_topic(
             self._bootstrap,
@@ -247,6 +251,16 @@ class ProcessorWorker(Generic[R]):
         self._runtime.release()
         owned, self._owned = self._owned, {}
         await release_all(owned.values())
+
+
+def check_equal(processor: str, counts: Mapping[Topic, int]) -> None:
+    """Raise :class:`TopicsError` unless the input topics of ``processor`` have the same number of partitions."""
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{topic.name} has {count}" for topic, count in counts.items())
+        raise TopicsError(
+            f"{processor} reads topics with different numbers of partitions ({found}) but needs partition p of all of "
+            "them. Add partitions to those with fewer, with kafka-topics.sh --alter, or recreate them."
+        )
 
 
 async def unless_revoked(revoked: asyncio.Event, ask: Ask, questions: Sequence[Any]) -> list[Any]:

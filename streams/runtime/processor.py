@@ -125,7 +125,8 @@ class Processor(Generic[R]):
     name: str
     """Stable name: it is in consumer groups, metrics and the drawing."""
     reads: tuple[Topic, ...]
-    """Input topics; its state has as many partitions as the first."""
+    """Input topics, all with the same number of partitions, as its state has: partition p of all of them is one
+    operator's."""
     run: Callable[..., Any]
     """The pure function at its heart. Its annotations name the records of ``reads`` and ``writes``."""
     writes: tuple[Topic, ...]
@@ -142,6 +143,16 @@ class Processor(Generic[R]):
     """Topics to whose silent partitions its process writes ticks, which advance stream time."""
     hears: Callable[[R], tuple[Topic, ...]] | None = None
     """Which of ``reads`` it needs under the given rules; ``None``: all."""
+
+    def __post_init__(self) -> None:
+        counts = {topic.name: topic.partitions for topic in self.reads}
+        if len(set(counts.values())) != 1:
+            read = ", ".join(f"{name} with {count}" for name, count in counts.items()) or "no topic"
+            raise ValueError(
+                f"processor {self.name!r} reads {read}: it needs topics with the same number of partitions, because "
+                "one operator gets partition p of all of them. Have another processor copy what it needs of the "
+                "others into a topic with as many."
+            )
 
     @property
     def source(self) -> str:

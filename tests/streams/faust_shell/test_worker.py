@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.streams.faust_shell.worker import unless_revoked
+from headrace.schemas.operator_error import TopicsError
+from headrace.schemas.topics import FEEDBACK, TRAJECTORIES
+from headrace.streams.faust_shell.worker import check_equal, unless_revoked
 from headrace.streams.runtime.processor import PartitionsRevoked
 
 
@@ -32,3 +34,9 @@ async def test_answers_are_returned_in_order() -> None:
         return [question.upper() for question in questions]
 
     assert await unless_revoked(asyncio.Event(), ask, ["a", "b"]) == ["A", "B"]
+
+
+def test_input_topics_with_different_partitions_on_the_broker_are_refused_before_anything_is_read() -> None:
+    check_equal("score", {TRAJECTORIES: 8, FEEDBACK: 8})
+    with pytest.raises(TopicsError, match=r"score reads .* \(trajectories has 8, feedback has 4\)"):
+        check_equal("score", {TRAJECTORIES: 8, FEEDBACK: 4})

@@ -166,7 +166,7 @@ def test_an_unreadable_record_becomes_a_dead_letter() -> None:
 
 def test_what_runs_follows_from_the_topics_that_the_replay_has() -> None:
     hooked = replace(NOTE, name="hooked", hook=lambda rules, outside: None)  # type: ignore[arg-type, return-value]
-    steps = noting("steps", (REWARDS, STEPS), NOTES)
+    steps = noting("steps", (STEPS,), NOTES)
     feeding = noting("feeding", (TRAINING,), REWARDS)
     learnt = noting("learnt", (FEEDBACK,), NOTES)
     core = [processor for processor in TOPOLOGY if processor.name in CORE]

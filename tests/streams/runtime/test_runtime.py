@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +13,7 @@ from headrace.schemas.envelope import from_headers
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.reward import Reward
-from headrace.schemas.topics import ALERTS, REWARDS
+from headrace.schemas.topics import ALERTS, REWARDS, STEPS, TRAINING, Topic
 from headrace.schemas.wire import decode
 from headrace.streams.alerts import alert_message
 from headrace.streams.drive import drive
@@ -84,6 +85,17 @@ def graph(rewards: Reward) -> Alert:
 HISTOGRAM = Processor(
     "histogram", reads=(REWARDS,), run=graph, writes=(ALERTS,), about="Rewards by task.", restore=restore
 )
+
+
+@pytest.mark.parametrize(
+    ("reads", "named"), [((REWARDS, STEPS), "reads rewards with 4, steps with 1: "), ((), "reads no topic: ")]
+)
+def test_a_processor_over_topics_with_different_partitions_cannot_be_declared(
+    reads: tuple[Topic, ...], named: str
+) -> None:
+    with pytest.raises(ValueError, match=f"'histogram' {named}.*same number of partitions"):
+        replace(HISTOGRAM, reads=reads)
+    assert replace(HISTOGRAM, reads=(REWARDS, TRAINING)).reads == (REWARDS, TRAINING)
 
 
 def came(offset: int, task: str, partition: int = 0, **fields: object) -> StoredRecord:
