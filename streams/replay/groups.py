@@ -34,7 +34,7 @@ class Regrouping:
         """Numbers of decided and undecided rewards, by reason."""
         self._cut_ms: int | None = None
         operators = [RangeGroupOperator(rules, self.counts, lambda: self._cut_ms) for _ in range(partitions)]
-        self._runs = [OperatorRun(SOURCE, operator, strict=True) for operator in operators]
+        self._runs = [OperatorRun(SOURCE, operator, strict=False) for operator in operators]
 
     def cut(self, time_ms: int) -> None:
         """Note that records may be missing at ``time_ms``: the range begins there, or a trajectory was skipped."""

@@ -130,7 +130,7 @@ class _Node:
         self._rules = rules
         self._start = Start(partitions=partitions)
         self._writes = {*processor.writes, DEAD_LETTERS}
-        self._runtime = Runtime(processor.source, strict=True)
+        self._runtime = Runtime(processor.source, strict=False)
         self._partitions: dict[int, tuple[Operator, MemoryPartition]] = {}
         self._now_ms = 0
         self._unreadable = 0

@@ -98,7 +98,7 @@ class _Partition:
 
     def __init__(self, operator: ScoreOperator) -> None:
         self.operator = operator
-        self.run = OperatorRun(SOURCE, operator, strict=True)
+        self.run = OperatorRun(SOURCE, operator, strict=False)
         self.by_offset: dict[int, LogRecord] = {}
         """Trajectories that the join remembers."""
         self._offsets: dict[bytes, int] = {}

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.side_topics import ReplayStage
 from headrace.schemas.topics import (
@@ -24,11 +26,15 @@ from headrace.schemas.topics import (
 )
 from headrace.schemas.wire import decode, record_message
 from headrace.streams.drive import drive
+from headrace.streams.processors.score import ScoreOperator
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
+from headrace.streams.replay.groups import RangeGroupOperator
 from headrace.streams.replay.other_processors import CORE, further_processors
 from headrace.streams.replay.placed import Placed
 from headrace.streams.rules import Rules
+from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
 from headrace.streams.runtime.processor import Effects, Operator, Processor, Start
+from headrace.streams.runtime.runtime import Runtime
 from headrace.streams.topology import TOPOLOGY
 from tests.streams.builders import T0, session
 from tests.streams.replay.test_pipeline import HOUR, as_messages, groups, in_time, payloads, replayed, stored
@@ -183,3 +189,45 @@ def test_what_runs_follows_from_the_topics_that_the_replay_has() -> None:
     with_feedback = further_processors(topology, (*ReplayStage.TRAJECTORIES.makes, FEEDBACK), Rules())
     assert "learnt" in {each.name for each in with_feedback.run}
     assert further_processors(topology, ReplayStage.REWARDS.makes, Rules()).left_out.keys() >= {"note", "note-again"}
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("an odd record"), SystemExit(0)])
+def test_a_record_that_an_operator_raises_on_is_the_dead_letter_that_it_is_live(error: BaseException) -> None:
+    class Failing(Noting):
+        def process(self, record: LogRecord) -> None:
+            if record.offset == 1:
+                raise error
+            super().process(record)
+
+    failing = replace(NOTE, name="failing", reads=(REWARDS,), restore=lambda rules, start: (Failing("n", NOTES), []))
+    first, _ = replayed(ReplayStage.EVENTS, {0: histories()})
+    records = stored(first, REWARDS)[0][:3]
+    runtime, partition = Runtime(failing.source), MemoryPartition()
+    runtime.assign(0, Failing("n", NOTES), partition)
+    run_to_end(runtime.process(records))
+    live = partition.written()
+
+    placed, counts = replayed(ReplayStage.REWARDS, {0: records}, further=(failing,))
+    for topic, count in ((NOTES, 2), (DEAD_LETTERS, 1)):
+        made = [each.outgoing for each in placed if each.outgoing.topic is topic]
+        assert len(made) == count
+        assert made == [each for each in live if each.topic is topic]
+    assert counts["unreadable"] == 1
+
+
+@pytest.mark.parametrize("operator", [RangeGroupOperator, ScoreOperator])
+def test_a_fault_of_score_or_group_in_a_replay_is_a_dead_letter(operator: type[Operator]) -> None:
+    first, _ = replayed(ReplayStage.EVENTS, {0: histories()})
+    given = stored(first, TRAJECTORIES if operator is ScoreOperator else REWARDS)
+    stage = ReplayStage.TRAJECTORIES if operator is ScoreOperator else ReplayStage.REWARDS
+    process = operator.process
+
+    def raises(self: Operator, record: LogRecord) -> None:
+        if record is given[0][1]:
+            raise ZeroDivisionError("an odd record")
+        process(self, record)
+
+    with patch.object(operator, "process", raises):
+        placed, counts = replayed(stage, given)
+    (letter,) = [each for each in payloads(placed, DEAD_LETTERS) if isinstance(each, DeadLetter)]
+    assert (letter.error, letter.offset, counts["unreadable"]) == (DeadLetterError.RAISED, given[0][1].offset, 1)
