@@ -44,7 +44,7 @@ from headrace.schemas.wire import UnreadableRecord, decode
 LOG = logging.getLogger(__name__)
 
 READS = (BUDGET, STEPS, REJECTED)
-"""Topics that a sampler reads: first the one with budgets, then those that conclude trajectories."""
+"""Topics that back-pressure reads: first the one with budgets, then those that conclude trajectories."""
 
 
 class Backpressure:

@@ -17,8 +17,12 @@ from headrace.agents.rollouts.rollout_metrics import RolloutMetrics, observe_sam
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
+from headrace.schemas.topics import REWARDS, TRAINING
 
 log = logging.getLogger(__name__)
+
+FOLLOWED = (REWARDS, TRAINING)
+"""Topics of the records for :meth:`Progress.add`, besides ``rejected``, which back-pressure reads anyway."""
 
 
 class Progress:

@@ -13,21 +13,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Generic
 
+from headrace.agents.backpressure import READS as CONCLUSIONS
 from headrace.agents.backpressure import Backpressure
 from headrace.agents.policy import PolicyError
 from headrace.agents.rollouts.attempts import Attempt, Attempts, Forks, Restarts, TaskT
 from headrace.agents.rollouts.config import RolloutConfig
 from headrace.agents.rollouts.fork import ForkedGroup, ForkPoint, forked_task
 from headrace.agents.rollouts.journal import LABEL, BegunGroup, Journal, Place, read_journal
-from headrace.agents.rollouts.progress import Progress
+from headrace.agents.rollouts.progress import FOLLOWED, Progress
 from headrace.agents.rollouts.restoration import restoration
 from headrace.agents.rollouts.rollout_metrics import AttemptEnd, Restored, RolloutMetrics, SamplingReport
 from headrace.agents.rollouts.tasks import TaskSource
 from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
-from headrace.schemas.topics import REWARDS, TRAINING
 
 log = logging.getLogger(__name__)
+
+READS = (*CONCLUSIONS, *FOLLOWED)
+"""Topics that a sampler follows. At its start it also reads what it wrote to ``events``."""
 
 
 async def run_rollouts(
@@ -51,7 +54,7 @@ async def run_rollouts(
                 share=config.share,
                 zero_variance=config.zero_variance,
                 feedback=progress.add,
-                feedback_from=(REWARDS, TRAINING),
+                feedback_from=FOLLOWED,
             )
         )
         progress.observe(backpressure)

@@ -7,7 +7,7 @@ the SDK those of agents.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.agents.backpressure import READS
+from headrace.agents.rollouts.sampler import READS
 from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.registry import PROCESSES
 from headrace.deploy.processes.streams import STREAM_PROCESSES

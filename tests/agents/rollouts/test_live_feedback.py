@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from headrace.agents import backpressure
 from headrace.agents.open_groups import ZeroVariance
 from headrace.agents.rollouts import rollout_metrics
 from headrace.agents.rollouts.attempts import Agent, PolicyAttempts
@@ -16,8 +18,10 @@ from headrace.agents.rollouts.config import RolloutConfig
 from headrace.agents.rollouts.curriculum import CurriculumSettings
 from headrace.agents.rollouts.journal import Place, place_in
 from headrace.agents.rollouts.rollout_metrics import SamplingReport
-from headrace.agents.rollouts.sampler import run_rollouts
+from headrace.agents.rollouts.sampler import READS, run_rollouts
 from headrace.schemas.events import TrajectoryEnded, TrajectoryStarted
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReportingConsumer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import Reason, Rejection, Stage
@@ -134,6 +138,25 @@ async def test_groups_without_a_gradient_are_refilled_or_wait_for_the_next_versi
                 await asyncio.sleep(0.1)
         stop.set()
         assert (await asyncio.wait_for(sampling, 60)).groups == 12
+
+
+async def test_a_running_sampler_follows_the_topics_that_it_declares(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[set[str]] = []
+
+    @asynccontextmanager
+    async def opened(*args: Any, **options: Any) -> AsyncIterator[ReportingConsumer]:
+        async with open_consumer(*args, **options) as consumer:
+            try:
+                yield consumer
+            finally:
+                followed.append({place.topic for place in consumer.assignment()})
+
+    monkeypatch.setattr(backpressure, "open_consumer", opened)
+    async with toy_engine(0.0) as (_, url):
+        await asyncio.wait_for(sampled(kafka, "declared", url, asyncio.Event(), max_groups=2, tasks=1), 60)
+    assert followed == [{topic.name for topic in READS}]
 
 
 async def test_missing_feedback_stalls_nothing(kafka: str) -> None:
