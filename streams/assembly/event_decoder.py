@@ -44,12 +44,17 @@ def evident_problem(arrival: Arrival) -> UnreadableRecord | None:
     value = arrival.value
     if arrival.time_ms is not None and value is not None and value[:1] == b"{" and value[-1:] == b"}":
         return None
+    return problem_of(arrival)
+
+
+def problem_of(arrival: Arrival) -> UnreadableRecord | None:
+    """Returns why a record cannot be read, by decoding all of it; else ``None``."""
     try:
         read_event(arrival)
     except UnreadableRecord as error:
         return error
     except Exception:
-        # A fault in headrace: it is raised again when the trajectory closes, which makes the event a dead letter.
+        # A fault in headrace: it is raised again when the trajectory closes, which makes an event a dead letter.
         logger.exception("%s[%d]@%d could not be checked", arrival.topic, arrival.partition, arrival.offset)
     return None
 

@@ -12,7 +12,7 @@ bytes. Records stay raw bytes; on arrival only their headers are parsed (:mod:`a
 |   boundaries are invalid                  |                                                              |
 | without usable headers                    | a dead letter; its trajectory, if it names one, is labelled  |
 | of a closed trajectory, known / not known | a duplicate, dropped / a dead letter (late, or of another run) |
-| ``clock.ticked``                          | stream time only                                             |
+| ``clock.ticked``                          | stream time only; a dead letter if it cannot be read         |
 
 | a trajectory closes when …                              | labelled                             |
 |---------------------------------------------------------|--------------------------------------|
@@ -40,7 +40,7 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import END, KINDS, MAX_ID_BYTES, TICK, Arrival, arrival_of, problem_with
-from headrace.streams.assembly.event_decoder import evident_problem
+from headrace.streams.assembly.event_decoder import evident_problem, problem_of
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.gaps import count
 from headrace.streams.assembly.history import History, UnusableRecord
@@ -180,6 +180,9 @@ class PartitionFold:
                 self._close_overdue(record.offset, out)
         arrival = arrival_of(record)
         if arrival.kind == TICK:
+            # Nothing decodes it later, so what is unreadable must show now: it may be an event with a wrong type.
+            if (problem := problem_of(arrival)) is not None:
+                out.append(UnusableRecord(arrival, problem))
             return out
         subject = arrival.subject
         trajectory = self._open.get(subject) if subject is not None else None

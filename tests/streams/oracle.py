@@ -129,12 +129,17 @@ class Life:
 
 
 def by_subject(log: Log, letters: Letters) -> dict[bytes, list[int]]:
-    """Indices of the records that name each trajectory. A tick names none; an event that names none is unusable."""
+    """Indices of the records that name each trajectory. A tick names none, and is unusable if it cannot be decoded; an
+    event that names none is unusable."""
     named: dict[bytes, list[int]] = {}
     for index, record in enumerate(log.records):
         headers = dict(record.headers)
         subject = headers.get(SUBJECT) or b""
         if headers.get(TYPE) == TICK:
+            try:
+                event_of(record)
+            except UnreadableRecord as error:
+                letters[record.partition, record.offset] = error.error
             continue
         if 0 < len(subject) <= MAX_ID_BYTES and is_utf8(subject):
             named.setdefault(subject, []).append(index)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.schemas.bounds import MAX_TIME_MS
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
+from headrace.schemas.events import ClockTicked
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import T0, log, session, tick, with_header, without
@@ -44,6 +45,7 @@ SPOILINGS: tuple[Spoiling, ...] = (
     lambda record, _: with_header(record, SEQUENCE, b"1" * 30),
     lambda record, _: with_header(record, TYPE, b"headrace.tool.called.v2"),
     lambda record, _: with_header(record, TYPE, b"headrace.dream.dreamt.v1"),
+    lambda record, _: with_header(record, TYPE, ClockTicked.TYPE.encode()),
     lambda record, chance: with_header(record, SEQUENCE, b"%d" % chance.randrange(12)),
     lambda record, chance: replace(record, timestamp=record.timestamp + chance.randrange(-500, 500)),
 )

@@ -137,6 +137,27 @@ class TestClosing:
         records = session("s1", "ask", "answer")
         assert only([records[0], misaddressed, *records[1:]]).events == len(records)
 
+    @pytest.mark.parametrize(
+        ("value", "error"),
+        [
+            (b"\xff not JSON", DeadLetterError.BAD_JSON),
+            (None, DeadLetterError.NULL_VALUE),
+            (b"{}", DeadLetterError.INVALID),
+        ],
+    )
+    def test_a_tick_that_cannot_be_read_is_a_dead_letter_and_still_time(
+        self, value: bytes | None, error: DeadLetterError
+    ) -> None:
+        records = session("s1", "ask")[:-1]
+        state = PartitionFold(FoldLimits())
+        outcomes = [
+            outcome
+            for record in log([*records, replace(tick(T0 + HOUR), value=value)])
+            for outcome in state.arrive(record)
+        ]
+        assert dead(outcomes) == [(error, None)]
+        assert state.stream_ms == T0 + HOUR
+
     def test_events_beyond_the_end_are_late_in_any_order(self) -> None:
         records = session("s1", "ask", "answer")
         beyond = event("s1", 9, facts("ask")[1])
