@@ -41,6 +41,7 @@ from headrace.schemas.topics import Topic
 from headrace.streams.lost_offset import LostOffsetError, expired_alert, publish
 from headrace.streams.raw import Outgoing, to_send
 from headrace.streams.runtime.replaced_logs import is_new_topic, refusal, replaced_logs
+from headrace.streams.runtime.state_keys import COMMITTED, key_of, stored_key
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +53,9 @@ COMMIT_S = TRANSACTION_TIMEOUT_MS / 1000 + 30
 STATE_BYTES = 1024 * 1024
 """Largest record of a state topic. State is bounded far below; a larger record would fail every commit."""
 
-_COMMITTED = b"\0settled"
-"""Key of the record that every transaction writes to the state: the committed offset of each source."""
 _TOPIC_IDS = "topic_ids"
-"""Field of that record: the id of each source, since the offsets of a recreated topic mean other records. No topic has
-this name."""
+"""Field of the record ``COMMITTED``: the id of each source, since the offsets of a recreated topic mean other records.
+No topic has this name."""
 
 
 class OwnerChanged(RuntimeError):
@@ -152,9 +151,9 @@ class OwnedPartition:
         """The transaction of :meth:`commit`, which commits the offsets ``committed``."""
         name, partition = self._state
         records = [to_send(each) for each in (*self._alerts, *outgoing)]
-        records += [OutgoingRecord(name, key, value, partition=partition) for key, value in state.items()]
+        records += [OutgoingRecord(name, stored_key(key), value, partition=partition) for key, value in state.items()]
         progress = json.dumps(committed | {_TOPIC_IDS: self._topic_ids}).encode()
-        records.append(OutgoingRecord(name, _COMMITTED, progress, partition=partition))
+        records.append(OutgoingRecord(name, COMMITTED, progress, partition=partition))
         state_end = (await transaction.send_all(records))[-1] + 1
         if committed:
             await transaction.commit_offsets(
@@ -209,11 +208,15 @@ class OwnedPartition:
                     f"{config.sources[0].name}. Add them with kafka-topics --alter."
                 )
             await self._end_last_transaction({commit.metadata for commit in commits.values()})
+            committed: KafkaRecord | None = None
             async for record in scan(reader, [self._state]):
-                self.state.pop(record.key, None)
+                if record.key == COMMITTED:
+                    committed = record if record.value is not None else None
+                    continue
+                key = key_of(record.key)
+                self.state.pop(key, None)
                 if record.value is not None:
-                    self.state[record.key] = record
-            committed = self.state.pop(_COMMITTED, None)
+                    self.state[key] = record
             stored = json.loads((committed.value if committed is not None else None) or b"null")
             read_from = stored.pop(_TOPIC_IDS, {}) if stored is not None else {}
             self._restore_offsets(stored, bool(self.state) or committed is not None)

@@ -60,12 +60,15 @@ async def test_the_next_owner_reads_what_was_committed(kafka: str) -> None:
     first = await OwnedPartition.acquire(mine, 1)
     assert (first.offsets, values_of(first)) == ({}, {})
     await first.commit({"rewards": 7}, {b"a": b"1", b"b": b"2"}, [output("settled-1")])
-    await first.commit({"rewards": 9}, {b"b": None, b"c": b"3"}, [])
-    await first.commit({}, {b"a": b"4"}, [])
+    await first.commit({"rewards": 9}, {b"b": None, b"c": b"3", b"\0settled": b"5", b"\0settled\0": b"6"}, [])
+    await first.commit({}, {b"\0settled\0": None, b"a": b"4"}, [])
     await first.release()
     second = await OwnedPartition.acquire(mine, 1)
     await second.release()
-    assert (second.offsets, list(values_of(second).items())) == ({"rewards": 9}, [(b"c", b"3"), (b"a", b"4")])
+    assert (second.offsets, list(values_of(second).items())) == (
+        {"rewards": 9},
+        [(b"c", b"3"), (b"\0settled", b"5"), (b"a", b"4")],
+    )
     assert await values(kafka, REJECTED, b"settled") == [b"settled-1"]
 
 
