@@ -22,15 +22,13 @@ def group(share: float, calls: int = 2, tokens: int = 5) -> list[Any]:
 
 def test_pruning_is_learnt_on_one_seed_within_a_minute() -> None:
     torch.set_num_threads(1)
-    curve, tasks = curriculum.run(CURRICULUM, seed=0, steps=40, held_out=60, evaluate_every=None)
+    curve, _ = curriculum.run(None, seed=0, steps=40, held_out=60, evaluate_every=None)
     before, after = curve.held_out
     for old, new in ((before.greedy, after.greedy), (before.sampled, after.sampled)):
         assert new["reward"] >= old["reward"] + 0.25
         assert new["reward_3"] >= old["reward_3"] + 0.15  # three hops cannot be answered without a prune
-        assert new["prune_accuracy"] >= old["prune_accuracy"]
+        assert new["prune_accuracy"] > 0.75
     assert after.greedy["pruned_3"] > 0.9
-    assert tasks.levels[0] == 0
-    assert tasks.levels[-1] == len(LEVELS) - 1
 
 
 def test_the_settings_are_those_of_the_live_demo() -> None:
