@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "asyncapi",
     ),
     "Rollouts": ("environment", "fork"),
-    "Rewards": ("reward", "replay", "diff"),
+    "Rewards": ("reward", "replay", "diff", "watch"),
     "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
     "Search over real text": ("corpus", "tasks", "index"),
     "Provenance": ("show", "lineage", "rebuild"),

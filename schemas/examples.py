@@ -19,6 +19,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.step import BatchRecipe, Budget, Step, TrainedGroup
 from headrace.schemas.records.trajectory import Segment, ToolStatistics, ToolUse, Trajectory, Turn
+from headrace.schemas.records.watch import Lane, Observation, Reading, Readings
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TOPICS, Topic
@@ -299,6 +300,51 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         RUN,
         "/headrace/follower/127.0.0.1:8000",
         "127.0.0.1:8000",
+    ),
+    (
+        Observation(
+            of=Lane.ATTEMPT,
+            trajectory_id=TRAJECTORY,
+            run=RUN,
+            agent="search",
+            task_source="wiki",
+            version=4,
+            values={"turns": 4.0, "tokens": 14.0, "tool_calls": 2.0, "invalid": 0.0, "talks": 0.0, "answered": 1.0},
+            labels=["^>search_corpus>search_corpus", "search_corpus>search_corpus>answer"],
+        ),
+        TRAJECTORY,
+        "/streams/observe",
+        TRAJECTORY,
+    ),
+    (
+        Readings(
+            lane=Lane.ATTEMPT,
+            run=RUN,
+            agent="search",
+            task_source="wiki",
+            spec="",
+            window=41,
+            trajectories=64,
+            first_version=41,
+            last_version=41,
+            since_ms=START_MS,
+            until_ms=START_MS + 52_000,
+            readings={
+                "talks": Reading(
+                    value=0.1875,
+                    trajectories=64,
+                    pinned=0.05,
+                    expected=0.052,
+                    sd=0.027,
+                    effect=5.1,
+                    change=1.7,
+                    strength=1.08,
+                )
+            },
+        ),
+        RUN,
+        "/streams/watch",
+        RUN,
     ),
     (
         Alert(

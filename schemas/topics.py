@@ -11,6 +11,7 @@ from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.watch import Observation, Readings
 from headrace.schemas.records.weights import Applied, Weights
 
 _DAY_MS = 24 * 3600 * 1000
@@ -110,6 +111,17 @@ WEIGHTS = Topic("weights", "run", (Weights,), 1, "Published policy versions.")
 BUDGET = Topic("budget", "run", (Budget,), 1, "How many groups samplers may have in progress.", compacted=True)
 APPLIED = Topic("applied", "run", (Applied,), 1, "Policy versions that engines serve.")
 ALERTS = Topic("alerts", "run", (Alert,), 1, "Problems that need a person's attention.")
+OBSERVATIONS = Topic(
+    "observations",
+    "trajectory id",
+    (Observation,),
+    1,
+    "Trajectories, rewards, rejections and feedback as numbers, for the monitors.",
+    retention_ms=30 * _DAY_MS,
+)
+MONITORS = Topic(
+    "monitors", "run", (Readings,), 1, "Readings of the monitors, window by window.", retention_ms=90 * _DAY_MS
+)
 DEAD_LETTERS = Topic(
     "dead-letters",
     "topic:partition",
@@ -131,6 +143,8 @@ TOPICS: tuple[Topic, ...] = (
     WEIGHTS,
     BUDGET,
     APPLIED,
+    OBSERVATIONS,
+    MONITORS,
     ALERTS,
     DEAD_LETTERS,
 )

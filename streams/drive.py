@@ -36,6 +36,7 @@ from headrace.streams.runtime.runtime import Runtime
 from headrace.streams.scoring.feedback_join import JoinLimits
 from headrace.streams.scoring.score import REWARDS_OF_AGENTS
 from headrace.streams.topology import Topology
+from headrace.streams.watch.settings import WatchSettings
 
 
 def drive(
@@ -49,16 +50,22 @@ def drive(
     judge: Callable[[Question], str] | None = None,
     join_limits: JoinLimits | None = None,
     policies: GroupPolicies = DEFAULT_POLICIES,
+    watch: WatchSettings | None = None,
 ) -> dict[str, list[Record]]:
     """Run ``events`` through ``topology``; returns each topic's records in order, by topic name.
 
     Events are (envelope, fact) pairs, or messages for tests with broken events; they may include feedback. ``until_ms``
     advances stream time after the last event, so that incomplete trajectories and groups time out. ``rewards`` maps
     agents to reward specs, ``policies`` specs to how they are grouped. ``judge`` answers the questions of judges;
-    without it judged components are ``not_judged``.
+    without it judged components are ``not_judged``. ``watch`` has the settings of the monitors.
     """
     rules = Rules(
-        rewards, fold_limits or FoldLimits(), group_limits or GroupLimits(), policies, join_limits or JoinLimits()
+        rewards,
+        fold_limits or FoldLimits(),
+        group_limits or GroupLimits(),
+        policies,
+        join_limits or JoinLimits(),
+        watch or WatchSettings(),
     )
     topics = (*TOPICS, *(topic for processor in topology for topic in processor.writes))
     written: dict[str, list[Record]] = {topic.name: [] for topic in topics}

@@ -8,6 +8,7 @@ from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.scoring.feedback_join import JoinLimits
 from headrace.streams.scoring.score import REWARDS_OF_AGENTS
+from headrace.streams.watch.settings import WatchSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,5 @@ class Rules:
     """How rewards are grouped."""
     join: JoinLimits = field(default_factory=JoinLimits)
     """Limits of the feedback join."""
+    watch: WatchSettings = field(default_factory=WatchSettings)
+    """Settings of the monitors."""

@@ -17,8 +17,11 @@ from headrace.schemas.topics import (
     DEAD_LETTERS,
     EVENTS,
     FEEDBACK,
+    MONITORS,
+    OBSERVATIONS,
     REJECTED,
     REWARDS,
+    STEPS,
     TRAINING,
     TRAJECTORIES,
     Topic,
@@ -28,13 +31,17 @@ from headrace.streams.grouping.group import group
 from headrace.streams.processors.assemble import restore_assemble
 from headrace.streams.processors.function import restore_function
 from headrace.streams.processors.group import restore_group
+from headrace.streams.processors.observe import restore_observe
 from headrace.streams.processors.score import restore_score
 from headrace.streams.processors.score_hook import decide_due
+from headrace.streams.processors.watch import restore_watch
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor
 from headrace.streams.scoring.score import score
 from headrace.streams.scoring.score_intake import uses_feedback
+from headrace.streams.watch.observe import observe
+from headrace.streams.watch.watch import watch
 
 Topology: TypeAlias = tuple[Processor[Rules], ...]
 
@@ -70,6 +77,25 @@ TOPOLOGY: Topology = (
         about="Rewards of one prompt become a training group; groups without a gradient are rejected with a reason.",
         restore=restore_group,
         state="Open groups, and closed ones that are remembered.",
+    ),
+    Processor(
+        "observe",
+        reads=(TRAJECTORIES, REWARDS, REJECTED, FEEDBACK),
+        run=observe,
+        writes=(OBSERVATIONS,),
+        about="Trajectories, rewards, rejections and feedback become numbers and labels for the monitors.",
+        restore=restore_observe,
+        optional=(FEEDBACK,),
+    ),
+    Processor(
+        "watch",
+        reads=(OBSERVATIONS, STEPS),
+        run=watch,
+        writes=(MONITORS, ALERTS),
+        about="Monitors compare windows of trajectories with those before, and raise alerts about drift and hacks.",
+        restore=restore_watch,
+        state="Baselines and charts by run, agent, task source and reward spec, and the open windows.",
+        optional=(STEPS,),
     ),
 )
 

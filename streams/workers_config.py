@@ -10,6 +10,7 @@ from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.scoring.feedback_join import JoinLimits
 from headrace.streams.topology import TOPOLOGY
+from headrace.streams.watch.settings import WatchSettings
 
 PROCESSORS = tuple(processor.name for processor in TOPOLOGY if processor.name != "assemble")
 """Processors that a worker can run. The assembler is a separate process (``assembly/assembler.py``)."""
@@ -51,6 +52,9 @@ class WorkersConfig:
     group_policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Reward spec → how its rewards are grouped: ``{"checkout": {"by": "cohort", "baseline": "running"}}``; ``*`` is
     every other spec. The fields are those of ``GroupPolicy``."""
+    watch_anneals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Reward spec → component → policy version from which its weight must be 0: ``{"mine@1": {"shaping": 200}}``. For
+    specs that do not declare a schedule themselves."""
     trust_producers_time: bool = False
     """Start although ``feedback`` uses producer timestamps: windows then end by the producers' clocks."""
     limits: GroupLimits = field(init=False)
@@ -59,6 +63,8 @@ class WorkersConfig:
     """The parsed ``group_policies``."""
     join_limits: JoinLimits = field(init=False)
     """Limits of the feedback join, from these settings."""
+    watch: WatchSettings = field(init=False)
+    """Settings of the monitors, from ``watch_anneals``."""
 
     def __post_init__(self) -> None:
         unknown = set(self.processors) - set(PROCESSORS)
@@ -76,4 +82,5 @@ class WorkersConfig:
         limits = GroupLimits(timeout_ms=round(self.group_timeout_s * 1000), remember_ms=round(self.remember_s * 1000))
         object.__setattr__(self, "limits", limits)
         object.__setattr__(self, "policies", parse_policies(self.group_policies))
+        object.__setattr__(self, "watch", WatchSettings(self.watch_anneals))
         object.__setattr__(self, "join_limits", JoinLimits(remember_ms=limits.remember_ms))

@@ -1,4 +1,4 @@
-"""The processes that run stream processors: the assembler, score and group, or all of them in one process."""
+"""The processes that run stream processors: the assembler, the others, one of them, or all of them in one process."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,8 +22,8 @@ def assembler_config(settings: "Settings") -> "AssemblerConfig":
 
 
 def workers_config(settings: "Settings", name: str = "workers") -> "WorkersConfig":
-    """Returns the configuration of the process ``name``: ``workers`` (score and group), ``score``, ``group``, or
-    ``streams`` (both, with the assembler). The options of ``workers`` apply to all of these."""
+    """Returns the configuration of the process ``name``: ``workers`` (all processors but assemble), ``score``,
+    ``group``, or ``streams`` (all processors). The options of ``workers`` apply to all of these."""
     from headrace.deploy.configuration.settings import configured
     from headrace.streams.workers_config import WorkersConfig
 
@@ -59,7 +59,7 @@ def _assemble(settings: "Settings") -> int:
 
 
 def _workers(settings: "Settings", name: str = "workers") -> int:
-    """Run the process ``name``: score and group, one of them, or both with the assembler (``streams``)."""
+    """Run the process ``name``: all processors but assemble, one of them, or all (``streams``)."""
     from headrace.deploy.processes.telemetry import observe_lag_of
     from headrace.deploy.system.notify import notify_ready
     from headrace.streams.workers import consumer_group, run_workers

@@ -18,6 +18,7 @@ from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.watch import Observation, Readings
 from headrace.schemas.records.weights import Applied, Weights
 
 FormatId: TypeAlias = Callable[[str], str]
@@ -218,6 +219,25 @@ def _(applied: Applied, format_id: FormatId) -> str:
 @sentence.register
 def _(alert: Alert, format_id: FormatId) -> str:
     return f"{alert.severity} {alert.kind}: {alert.message}"
+
+
+@sentence.register
+def _(observation: Observation, format_id: FormatId) -> str:
+    values = ", ".join(f"{name} {_number(value)}" for name, value in list(observation.values.items())[:6])
+    return _joined(str(observation.of), observation.agent, observation.task_source, values)
+
+
+@sentence.register
+def _(readings: Readings, format_id: FormatId) -> str:
+    strongest = sorted(readings.readings.items(), key=lambda each: (-each[1].strength, each[0]))[:3]
+    return _joined(
+        f"{readings.lane} window {readings.window}",
+        readings.agent,
+        readings.task_source,
+        readings.spec,
+        _count(readings.trajectories, "observation"),
+        *(f"{name} {_number(reading.value)} ({_number(reading.strength)})" for name, reading in strongest),
+    )
 
 
 @sentence.register

@@ -4,9 +4,10 @@ import math
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from pydantic import field_validator
+from pydantic import NonNegativeFloat, field_validator
 
-from headrace.schemas.model import Record
+from headrace.schemas.bounds import Name, Total, UnixMs
+from headrace.schemas.model import Part, Record
 
 
 class Severity(StrEnum):
@@ -14,6 +15,42 @@ class Severity(StrEnum):
 
     WARNING = "warning"
     CRITICAL = "critical"
+
+
+class EpisodeState(StrEnum):
+    """State of an episode."""
+
+    OPENED = "opened"
+    ONGOING = "ongoing"
+    ACKNOWLEDGED = "acknowledged"
+    RESOLVED = "resolved"
+
+
+class Episode(Part):
+    """A time during which a monitor alarms. Each of its alerts states what is known by then; the newest applies."""
+
+    id: Name
+    """Names it in commands."""
+    monitor: Name
+    """The monitor that alarms."""
+    state: EpisodeState
+    """Its state with this alert."""
+    agent: Name = ""
+    """Agent; empty if unknown."""
+    task_source: Name = ""
+    """Task source; empty if the tasks name none."""
+    spec: Name = ""
+    """Reward spec with its version, or signal of the feedback; empty if the monitor depends on neither."""
+    since_version: Total | None = None
+    """First policy version of the windows in which the evidence grew; ``None`` if unknown."""
+    since_ms: UnixMs
+    """Stream time at which the evidence began to grow, Unix milliseconds."""
+    strength: NonNegativeFloat = 0.0
+    """Evidence, relative to that from which the monitor alarms."""
+    examples: list[Name] = []
+    """Up to five trajectories that show it best."""
+    by: Name = ""
+    """Who acknowledged it."""
 
 
 class Alert(Record):
@@ -33,6 +70,8 @@ class Alert(Record):
     """The problem and what to do about it, in a sentence."""
     details: dict[str, Any] = {}
     """Figures."""
+    episode: Episode | None = None
+    """The episode of a monitor that it belongs to; ``None`` for other problems."""
 
     @field_validator("details")
     @classmethod

@@ -107,6 +107,10 @@ class Reward(Record):
     """Trainable or frozen."""
     tenant: Name | None = None
     """Owner of the data."""
+    task_source: Name = ""
+    """Where the task comes from: the text ``source`` of its data; empty if it has none."""
+    tripwire: bool = False
+    """Whether the task cannot be solved, so that a success shows a fault or a hack: ``tripwire`` of its data."""
     spec: Name
     """Reward spec, with its version: ``search@1``."""
     components: dict[str, Component] = {}

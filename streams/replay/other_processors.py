@@ -47,7 +47,8 @@ def further_processors(
     topics, run, left_out = set(available), list[Processor[Rules]](), dict[str, str]()
     needed = {topic for processor in topology if processor.name in CORE for topic in processor.reads}
     for processor in topology:
-        missing = [topic.name for topic in processor.inputs(rules) if topic not in topics]
+        needs = [topic for topic in processor.inputs(rules) if topic not in processor.optional]
+        missing = [topic.name for topic in needs if topic not in topics]
         fed_back = [topic.name for topic in processor.writes if topic in needed]
         if processor.name in CORE:
             continue

@@ -144,6 +144,9 @@ class Processor(Generic[R]):
     hears: Callable[[R], tuple[Topic, ...]] | None = None
     """Which of ``reads`` it needs under the given rules; ``None``: all."""
 
+    optional: tuple[Topic, ...] = ()
+    """Those of ``reads`` without which it works too, and says less. A replay that lacks them runs it anyway."""
+
     def __post_init__(self) -> None:
         counts = {topic.name: topic.partitions for topic in self.reads}
         if len(set(counts.values())) != 1:

@@ -9,6 +9,7 @@ from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.task_labels import is_tripwire, task_source
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.interruptions import INTERRUPTIONS
 from headrace.streams.rewards.incomplete import hiding_defect
@@ -108,6 +109,8 @@ def _reward(
                 "purpose": started.purpose,
                 "role": started.role,
                 "tenant": started.tenant,
+                "task_source": task_source(started.task),
+                "tripwire": is_tripwire(started.task),
                 **_link(started),
             }
             if started

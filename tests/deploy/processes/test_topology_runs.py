@@ -16,10 +16,12 @@ from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, TOPICS, TRAINING
+from headrace.schemas.records.step import Step
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, STEPS, TOPICS, TRAINING
 from headrace.schemas.wire import record_message
 from headrace.streams.lag import measure_lag
 from headrace.streams.topology import TOPOLOGY
+from headrace.streams.watch.window import LARGEST
 from headrace.streams.workers import consumer_group
 from headrace.streams.workers_config import PROCESSORS
 from tests.streams.builders import session
@@ -31,13 +33,19 @@ REWARDS = Path(__file__).parents[2] / "streams" / "replayed_rewards.py"
 
 
 async def feed(kafka: str, run: str) -> None:
-    """Two different trajectories of a group, a rejected one, an unreadable event, and feedback."""
+    """Two different trajectories of a group, a rejected one, an unreadable event, feedback, a step, and as many
+    successes at tasks that cannot be solved as complete a window of the monitors, which then alarm.
+    """
     start = {"group_id": run, "group_size": 2}
     histories = [
         session(f"{run}-1", "ask", start=start, outcome=1.0),
         session(f"{run}-2", "ask", start=start, outcome=0.0),
         session(f"{run}-3", "ask", start={"group_id": None, "group_size": None}),
         [replace(session(f"{run}-4", "ask")[0], value=None)],
+        *(
+            session(f"{run}-w{number}", "ask", start={"group_id": None, "group_size": None, "task": {"tripwire": True}})
+            for number in range(LARGEST + 2)
+        ),
     ]
     async with open_producer(kafka) as producer:
         for record in (record for history in histories for record in history):
@@ -45,6 +53,9 @@ async def feed(kafka: str, run: str) -> None:
         given = FeedbackGiven(signal="score", value=1.0)
         message = record_message(given, id=run, key=f"{run}-1", source="/t", time_ms=1, subject=f"{run}-1")
         await (await send(producer, FEEDBACK, message))
+        trained = Step(run=run, step=1, version=1, groups=[], config_sha256="", data_sha256="", metrics={})
+        message = record_message(trained, id=f"{run}-step", key=run, source="/t", time_ms=1, subject=run)
+        await (await send(producer, STEPS, message))
 
 
 async def written(kafka: str) -> dict[str, set[str]]:

@@ -17,6 +17,7 @@ from headrace.schemas.topics import (
     ALERTS,
     DEAD_LETTERS,
     FEEDBACK,
+    OBSERVATIONS,
     REJECTED,
     REWARDS,
     STEPS,
@@ -231,3 +232,13 @@ def test_a_fault_of_score_or_group_in_a_replay_is_a_dead_letter(operator: type[O
         placed, counts = replayed(stage, given)
     (letter,) = [each for each in payloads(placed, DEAD_LETTERS) if isinstance(each, DeadLetter)]
     assert (letter.error, letter.offset, counts["unreadable"]) == (DeadLetterError.RAISED, given[0][1].offset, 1)
+
+
+def test_the_monitors_run_without_what_a_replay_has_not() -> None:
+    """A replay has no steps, and feedback only if a reward uses it."""
+    found = further_processors(TOPOLOGY, (TRAJECTORIES, *ReplayStage.TRAJECTORIES.makes), Rules())
+    assert {"observe", "watch"} <= {processor.name for processor in found.run}
+    monitors = tuple(processor for processor in TOPOLOGY if processor.name in ("observe", "watch"))
+    records = in_time(groups(3))
+    placed, _ = replayed(ReplayStage.EVENTS, {0: records}, further=monitors, width=1)
+    assert payloads(placed, OBSERVATIONS) == drive(TOPOLOGY, as_messages(records))[OBSERVATIONS.name] != []

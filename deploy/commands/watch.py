@@ -1,0 +1,125 @@
+"""``headrace watch``: the monitors' alerts, acknowledging them, and planted hacks."""
+
+import click
+
+from headrace.deploy.terminal import print_json, print_line
+
+_BROKER = (
+    click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
+    click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA)."),
+)
+
+
+@click.group("watch")
+def command() -> None:
+    """Alerts of the monitors about drift and reward hacks: list them, acknowledge them, try them out.
+
+    \b
+      headrace watch list
+      headrace watch ack 0f3ebc7e --by ada
+      headrace watch plant search-once
+    """
+
+
+@command.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also those that are resolved.")
+@click.option("--run", metavar="RUN", help="Only of this training run.")
+@click.option("--full", is_flag=True, help="Do not shorten ids; show all examples.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: the newest alert of each.")
+@_BROKER[0]
+@_BROKER[1]
+def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: str | None, data: str | None) -> None:
+    """List alerts of the monitors, one per line: open ones, or all.
+
+    A line: id, state, monitor, value, strength (it alarms from 1 on), since which version, run and agent, trajectories
+    that show it.
+    """
+    from headrace.deploy.watching.alerts import read_episodes
+    from headrace.deploy.watching.episodes import row
+
+    known = read_episodes(_address(kafka, data))
+    shown = [each for each in known if (everything or each.is_open) and run in (None, each.newest.run)]
+    for each in shown:
+        if as_json:
+            print_json(each.newest.model_dump(mode="json") | {"acknowledged_by": list(each.acknowledged_by)})
+        else:
+            print_line(row(each, full=full))
+    if not as_json:
+        print_line(f"{len(shown)} alert{'' if len(shown) == 1 else 's'}", err=True)
+
+
+@command.command("ack")
+@click.argument("alert", metavar="ALERT")
+@click.option("--by", required=True, metavar="NAME", help="Who has seen it.")
+@_BROKER[0]
+@_BROKER[1]
+def ack(alert: str, by: str, kafka: str | None, data: str | None) -> None:
+    """Note that somebody has seen an alert: ALERT is its id, or its beginning. The monitor is not silenced."""
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.watching.alerts import acknowledge, read_episodes
+    from headrace.deploy.watching.episodes import NoEpisode, named
+
+    if not by.strip() or len(by) > 200:
+        raise click.UsageError("--by needs a name of 1 to 200 characters.")
+    bootstrap = _address(kafka, data)
+    try:
+        status = named(read_episodes(bootstrap), alert)
+    except NoEpisode as error:
+        raise StackError(f"{error}.") from error
+    if by in status.acknowledged_by:
+        print_line(f"{status.episode.monitor} was acknowledged by {by} before.")
+        return
+    acknowledge(bootstrap, status, by)
+    print_line(f"{status.episode.monitor} ({status.episode.id[:8]}) is acknowledged by {by}.")
+
+
+@command.command("plant")
+@click.argument("name", metavar="NAME")
+@click.option("--honest", type=click.IntRange(26, 1000), default=50, show_default=True, help="Honest steps before it.")
+@click.option("--steps", type=click.IntRange(1, 1000), default=60, show_default=True, help="Steps with it.")
+@click.option(
+    "--ramp", type=click.IntRange(1, 1000), default=60, show_default=True, help="Steps until 90 % are hacked."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the simulation.")
+@click.option("--live", is_flag=True, help="Write the observations to a broker, whose process watch then alarms.")
+@_BROKER[0]
+@_BROKER[1]
+def plant(
+    name: str, honest: int, steps: int, ramp: int, seed: int, live: bool, kafka: str | None, data: str | None
+) -> None:
+    """Plant the hack NAME into simulated rollouts, and print which monitors alarm, and when.
+
+    Steps are counted from the first hacked one. NAME `list` prints the hacks, `nothing` plants none. With --live the
+    observations are written to the topic observations, under a run of their own: nothing is trained on them.
+    """
+    from headrace.streams.watch.planted.hacks import HACKS
+
+    if name == "list":
+        for hack in HACKS.values():
+            print_line(f"{hack.name:24} {hack.about}")
+        return
+    if name != "nothing" and name not in HACKS:
+        raise click.UsageError(f"No hack {name!r}: `headrace watch plant list` prints them.")
+    from headrace.deploy.watching.plant import Plan, alarms, line, planted_steps
+
+    plan = Plan(HACKS.get(name), honest, ramp, steps, seed)
+    if live:
+        from headrace.deploy.watching.alerts import send_planted
+
+        run, count = send_planted(_address(kafka, data), plan)
+        print_line(f"{count} observations are written: `headrace watch list --run {run}` shows what the monitors say.")
+        return
+    print_line(" step share  alarms")
+    found = 0
+    for step, alerts in alarms(planted_steps(plan, 0)):
+        for alert in alerts:
+            found += 1
+            print_line(line(step, alert))
+    if not found:
+        print_line("No monitor alarms.")
+
+
+def _address(kafka: str | None, data: str | None) -> str:
+    from headrace.deploy.stack.state import address_of
+
+    return address_of("kafka", kafka, data)

@@ -1,0 +1,104 @@
+"""`headrace watch plant`: a run with a planted hack through the observations and the fold of the processors.
+
+step  share  alarms
+  18    9 %  few_calls opened: 0.22, usually 0.05 (v68-31 v68-7 …)
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from headrace.schemas.records.alert import Alert, EpisodeState
+from headrace.schemas.records.watch import Observation
+from headrace.streams.rewards.schedule import linear
+from headrace.streams.watch.judgement import WatchRules
+from headrace.streams.watch.observe import observe_attempt, observe_reward
+from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
+from headrace.streams.watch.planted.hacks import Hack, hacked_step, share_at
+from headrace.streams.watch.planted.observations import reward, run_name, trajectory
+from headrace.streams.watch.watch import Watch, WatchChanges
+
+STEP_MS = 60_000
+"""Time between two steps, in milliseconds."""
+RULES = WatchRules({SPEC: {"parallel": linear(1.0, 0.0, until=LAMBDA.until)}})
+"""λ of the simulated reward should decline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run with a hack."""
+
+    hack: Hack | None
+    """The hack; ``None``: none, for an honest run."""
+    honest: int = 50
+    """Steps before it."""
+    ramp: int = 60
+    """Steps until 90 % of the attempts are hacked."""
+    steps: int = 60
+    """Steps with it."""
+    seed: int = 1
+    """Seed of all draws."""
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return run_name(self.hack.name if self.hack else "nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedStep:
+    """A step of the run."""
+
+    step: int
+    """Number from the first hacked step, which is 0; below 0 before it."""
+    share: float
+    """Share of hacked attempts."""
+    observations: list[Observation]
+    """What observe makes of its records."""
+    time_ms: int
+    """Time, Unix milliseconds."""
+
+
+def planted_steps(plan: Plan, begin_ms: int) -> Iterator[PlantedStep]:
+    """Yields the steps of ``plan``; the first is at ``begin_ms`` (Unix milliseconds)."""
+    random = Random(f"{plan.hack.name if plan.hack else ''}/{plan.seed}")
+    for version in range(plan.honest + plan.steps):
+        step = version - plan.honest
+        hacked = plan.hack is not None and step >= 0
+        share = share_at(step, plan.ramp) if hacked else 0.0
+        if hacked and plan.hack is not None:
+            attempts = hacked_step(random, plan.hack, version, share, begun=plan.honest)
+        else:
+            attempts = honest_step(random, version)
+        time_ms = begin_ms + STEP_MS * version
+        yield PlantedStep(step, share, list(_observed(attempts, plan.run, time_ms)), time_ms)
+
+
+def _observed(attempts: list[Attempt], run: str, time_ms: int) -> Iterator[Observation]:
+    for attempt in attempts:
+        yield observe_attempt(trajectory(attempt, run, time_ms))
+        yield observe_reward(reward(attempt, run, time_ms))
+
+
+def alarms(steps: Iterator[PlantedStep]) -> Iterator[tuple[PlantedStep, list[Alert]]]:
+    """Yields each step, with the alerts about it."""
+    fold = Watch(RULES)
+    previous: PlantedStep | None = None
+    for each in steps:
+        changes = WatchChanges()
+        for observation in each.observations:
+            fold.add(observation, each.time_ms, changes)
+        if previous is not None:  # a window is complete when the next version begins
+            yield previous, [alert for alert, _ in changes.alerts]
+        previous = each
+
+
+def line(step: PlantedStep, alert: Alert) -> str:
+    """Returns an alert as a line. Raises ``ValueError`` if it belongs to no episode."""
+    if (episode := alert.episode) is None:
+        raise ValueError(f"{alert.kind} belongs to no episode")
+    figures = alert.details
+    usual = f", usually {figures['expected']:.3g}" if "expected" in figures else ""
+    examples = f" ({' '.join(episode.examples[:3])} …)" if episode.state is EpisodeState.OPENED else ""
+    what = f"{episode.monitor} {episode.state}: {figures['value']:.3g}{usual}{examples}"
+    return f"{step.step + 1:5d}  {step.share:4.0%}  {what}"

@@ -1,0 +1,30 @@
+"""Labels in a task's data that monitors use, besides what the reward needs.
+
+{"source": "tickets", "tripwire": true}                a task that cannot be solved: a success shows a hack
+{"source": "tickets", "marked": ["answers.csv"]}       reading one of these shows a hack
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.schemas.bounds import MAX_NAME
+
+MAX_MARKED = 64
+"""Most marked ids of a task that are looked for."""
+
+
+def task_source(task: Mapping[str, Any]) -> str:
+    """Return where the task comes from: its text ``source``; empty if it has none."""
+    source = task.get("source")
+    return source[:MAX_NAME] if isinstance(source, str) else ""
+
+
+def is_tripwire(task: Mapping[str, Any]) -> bool:
+    """Return whether the task cannot be solved (``tripwire`` is true)."""
+    return task.get("tripwire") is True
+
+
+def marked(task: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of things that an honest attempt has no reason to read: the first 64 texts of ``marked``."""
+    ids = task.get("marked")
+    return tuple(id for id in ids[:MAX_MARKED] if isinstance(id, str) and id) if isinstance(ids, list) else ()

@@ -1,0 +1,126 @@
+"""Episodes: from the window in which a monitor alarms to the one in which it no longer does.
+
+    strength 1.2  opened  ·  1.6 · 1.9  ongoing (after 8, 16, 32 … windows)  ·  0.4  resolved
+
+Every change of state is an alert in ``alerts``; the newest alert of an episode applies. An acknowledgement is an alert
+of the same episode that a person sends; it changes nothing here.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headrace.schemas.ids import derived_id
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState, Severity
+from headrace.schemas.records.watch import Reading
+from headrace.streams.watch.key_state import Began, Opened
+from headrace.streams.watch.monitors import TRIPWIRE, about
+from headrace.streams.watch.window import Key
+
+RESOLVED_BELOW = 0.5
+"""Strength below which an episode ends: half of what opens one, so that it does not open and end in turn."""
+ONGOING_FROM = 8
+"""Windows after which an open episode is reported again; then after twice as many, and so on."""
+SOURCE = "watch"
+"""Component that raises the alerts."""
+CRITICAL = frozenset({TRIPWIRE, "marked"})
+"""Monitors that honest runs do not move."""
+
+
+class Evidence(NamedTuple):
+    """What an alert shows besides the reading."""
+
+    since: int
+    """Window in which the evidence began to grow."""
+    examples: Callable[[], tuple[str, ...]]
+    """Trajectories of the window that show it best."""
+
+
+class EpisodeChange(NamedTuple):
+    """Where an episode of a monitor stands."""
+
+    key: Key
+    """Key of the monitor."""
+    monitor: str
+    """The monitor."""
+    window: int
+    """Number of the window."""
+    until_ms: int
+    """Time of its last observation, Unix milliseconds."""
+    history: Sequence[Began]
+    """When the last windows began, this one included."""
+    opened: Opened | None
+    """The open episode, if there is one."""
+
+
+class Turned(NamedTuple):
+    """An episode after a window."""
+
+    opened: Opened | None
+    """The open episode, if there is one."""
+    alerts: list[Alert]
+    """At most one alert."""
+
+
+def turned(at: EpisodeChange, reading: Reading, evidence: Evidence) -> Turned:
+    """Returns the episode after a window with ``reading``, and the alert about it, if its state is to be reported."""
+    opened = at.opened
+    if opened is None:
+        if reading.strength < 1:
+            return Turned(None, [])
+        began = next((each for each in at.history if each.window >= evidence.since), at.history[-1])
+        id = derived_id("episode", *at.key, at.monitor, at.window, began.time_ms)
+        opened = Opened(id, at.window, began.version, began.time_ms, evidence.examples())
+        return Turned(opened, [_alert(at, opened, EpisodeState.OPENED, reading)])
+    if reading.strength < RESOLVED_BELOW:
+        return Turned(None, [_alert(at, opened, EpisodeState.RESOLVED, reading)])
+    lasted = at.window - opened.window
+    if lasted >= ONGOING_FROM and lasted & (lasted - 1) == 0:
+        return Turned(opened, [_alert(at, opened, EpisodeState.ONGOING, reading)])
+    return Turned(opened, [])
+
+
+def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading) -> Alert:
+    key = at.key
+    episode = Episode(
+        id=opened.id,
+        monitor=at.monitor,
+        state=state,
+        agent=key.agent,
+        task_source=key.task_source,
+        spec=key.spec,
+        since_version=opened.since_version,
+        since_ms=opened.since_ms,
+        strength=reading.strength,
+        examples=list(opened.examples),
+    )
+    figures = reading.model_dump(exclude_none=True)
+    return Alert(
+        run=key.run,
+        source=SOURCE,
+        kind=f"monitor_{at.monitor}",
+        severity=Severity.CRITICAL if at.monitor in CRITICAL else Severity.WARNING,
+        message=_message(at, opened, state, reading),
+        details={"lane": str(key.lane), "window": at.window, **figures},
+        episode=episode,
+    )
+
+
+def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading) -> str:
+    place = ", ".join(
+        f"{name} {value}"
+        for name, value in (("agent", at.key.agent), ("source", at.key.task_source), ("spec", at.key.spec))
+        if value
+    )
+    since = f"since version {opened.since_version}" if opened.since_version is not None else "since some windows"
+    usual = f", usually {reading.expected:.3g}" if reading.expected is not None else ""
+    value = f"{at.monitor} is {reading.value:.3g}{usual} ({place or 'all'}; {since})"
+    match state:
+        case EpisodeState.RESOLVED:
+            return f"Resolved: {value}."
+        case EpisodeState.ONGOING:
+            return f"{about(at.monitor)} It continues: {value}."
+        case _:
+            return (
+                f"{about(at.monitor)} {value}. Look at the examples (`headrace watch list`), then "
+                f"`headrace watch ack {opened.id} --by NAME`."
+            )

@@ -1,0 +1,271 @@
+"""Judges a complete window: measures it, moves the charts, opens and resolves episodes. Pure.
+
+state of a key + rows of a window  →  state, readings, alerts
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import isfinite
+from typing import NamedTuple
+
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.watch import Lane, Reading, Readings
+from headrace.streams.rewards.schedule import Schedule
+from headrace.streams.watch import tripwire
+from headrace.streams.watch.adwin import cut, level, with_value
+from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
+from headrace.streams.watch.distances import deviation, mean
+from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
+from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
+from headrace.streams.watch.measures import LABELS
+from headrace.streams.watch.monitors import (
+    ANNEAL,
+    ANNEAL_RULE,
+    COMPONENT,
+    MONITORS,
+    SAMPLED,
+    TRIPWIRE,
+    Monitor,
+    component_monitors,
+)
+from headrace.streams.watch.shares import Shares, followed, shares_of
+from headrace.streams.watch.window import Measured, Row, View
+
+BASELINE_WINDOWS = 25
+"""Windows of whose trajectories the baseline's sample is taken."""
+SAMPLE = 512
+"""Most values of a baseline's sample."""
+EXAMPLES = 5
+"""Trajectories that an alert names."""
+_FEW = 4
+"""Fewest tripwires and weights that are judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRules:
+    """What the monitors are compared with."""
+
+    anneals: Mapping[str, Mapping[str, Schedule]]
+    """How weights should decline relative to the first, by spec and component."""
+
+
+class Concluded(NamedTuple):
+    """What follows from a window."""
+
+    state: KeyState
+    """The key's state after it."""
+    readings: Readings
+    """What its monitors say."""
+    alerts: list[Alert]
+    """Episodes that were opened, continue or are resolved."""
+
+
+class _Verdict(NamedTuple):
+    reading: Reading
+    evidence: Evidence
+
+
+def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Concluded:
+    """Returns what follows from the window ``rows``, which are not empty, for the key of ``state``."""
+    first = min((row.version for row in rows if row.version is not None), default=None)
+    last = max((row.version for row in rows if row.version is not None), default=None)
+    since_ms = min(row.time_ms for row in rows)
+    until_ms = max(row.time_ms for row in rows)
+    history = [*state.history, Began(state.window, first, since_ms)][-HISTORY:]
+    turn = _Turn(replace(state, history=history), rows)
+    verdicts = turn.verdicts(rules)
+    readings = Readings(
+        **state.key._asdict(),
+        window=state.window,
+        trajectories=len(rows),
+        first_version=first,
+        last_version=last,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        readings={name: verdict.reading for name, verdict in verdicts.items()},
+    )
+    episodes = dict(state.episodes)
+    alerts = []
+    for name, verdict in verdicts.items():
+        change = turned(
+            EpisodeChange(state.key, name, state.window, until_ms, history, episodes.get(name)),
+            verdict.reading,
+            verdict.evidence,
+        )
+        if change.opened is None:
+            episodes.pop(name, None)
+        else:
+            episodes[name] = change.opened
+        alerts += change.alerts
+    after = replace(turn.state, window=state.window + 1, touched_ms=max(until_ms, state.touched_ms), episodes=episodes)
+    return Concluded(after, readings, alerts)
+
+
+class _Turn:
+    """One window on its way through the monitors of its lane; collects the state after it."""
+
+    def __init__(self, state: KeyState, rows: Sequence[Row]) -> None:
+        self.state = state
+        self._rows = rows
+        self._view = View(rows, state.charts, state.shares, state.samples)
+        self._charts = dict(state.charts)
+
+    def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
+        lane = self.state.key.lane
+        found: dict[str, _Verdict] = {}
+        for monitor in chain(MONITORS[lane], self._components()):
+            verdict = self._adaptive(monitor) if monitor.adapts else self._charted(monitor)
+            if verdict is not None:
+                found[monitor.name] = verdict
+        if (verdict := self._tripwires()) is not None:
+            found[TRIPWIRE] = verdict
+        if lane is Lane.REWARD and (verdict := self._weights(rules.anneals)) is not None:
+            found[ANNEAL] = verdict
+        self.state = replace(self.state, charts=self._charts, shares=self._shares(found), samples=self._samples(lane))
+        return found
+
+    def _charted(self, monitor: Monitor) -> _Verdict | None:
+        measured = monitor.measure(self._view)
+        if measured is None or not isfinite(measured.value):
+            return None
+        if monitor.rule is None:
+            return _Verdict(Reading(value=measured.value, trajectories=measured.trajectories), _no_evidence)
+        before = self._charts.get(monitor.name, Chart())
+        after, judged = judge(before, monitor.rule, measured.value, spread=measured.spread, at=self.state.window)
+        if monitor.name == "reward" and judged.expected is not None:
+            self._view.reward_change = (measured.value - judged.expected) / max(before.spread, 1e-9)
+        if monitor.spared is not None and monitor.spared(self._view):
+            after = spared(before, after)
+            judged = replace(judged, strength=min(judged.strength, _strength(after, judged)))
+        self._charts[monitor.name] = after
+        reading = _reading(measured, judged)
+        return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, measured)))
+
+    def _adaptive(self, monitor: Monitor) -> _Verdict | None:
+        measured = monitor.measure(self._view)
+        if measured is None or monitor.rule is None or not isfinite(measured.value):
+            return None
+        window = with_value(self.state.adaptive.get(monitor.name, []), measured.value)
+        found = cut(window)
+        smallest = monitor.rule.smallest * (measured.spread if monitor.rule.in_spreads else 1.0)
+        matters = abs(found.effect) >= smallest
+        strength = found.strength if matters else min(found.strength, 0.99)
+        sd = max(deviation(window), 1e-9)
+        expected = level(window[:-1]) if len(window) > 1 else None
+        reading = Reading(
+            value=measured.value,
+            trajectories=measured.trajectories,
+            expected=expected,
+            sd=sd if expected is not None else None,
+            change=(measured.value - window[-2]) / sd if len(window) > 1 else None,
+            strength=strength,
+        )
+        kept = window[-found.kept :] if found.strength > 1 else window
+        self.state = replace(self.state, adaptive={**self.state.adaptive, monitor.name: kept})
+        since = self.state.window - found.kept + 1
+        return _Verdict(reading, Evidence(since, lambda: self._examples(monitor, measured)))
+
+    def _components(self) -> list[Monitor]:
+        """The monitors of the components in the window, as many as may have a chart."""
+        if self.state.key.lane is not Lane.REWARD:
+            return []
+        names = sorted({name for row in self._rows for name in row.values if name.startswith("value:")})
+        known = [name for name in self._charts if name.startswith(COMPONENT)]
+        new = [name for name in names if COMPONENT + name[6:] not in known]
+        allowed = {*known, *(COMPONENT + name[6:] for name in new[: max(0, MAX_COMPONENTS - len(known))])}
+        kept = [name[6:] for name in names if COMPONENT + name[6:] in allowed]
+        return [monitor for component in kept for monitor in component_monitors(component)]
+
+    def _tripwires(self) -> _Verdict | None:
+        tripped = [row.values["tripped"] for row in self._rows if "tripped" in row.values]
+        if not tripped:
+            return None
+        successes = sum(each > 0 for each in tripped)
+        log_e = tripwire.evidence(self.state.tripwire, successes, len(tripped) - successes)
+        self.state = replace(self.state, tripwire=log_e)
+        reading = Reading(value=successes / len(tripped), trajectories=len(tripped), strength=tripwire.strength(log_e))
+        guilty = [row.id for row in self._rows if row.values.get("tripped")]
+        return _Verdict(reading, Evidence(self.state.window, lambda: _first(guilty)))
+
+    def _weights(self, anneals: Mapping[str, Mapping[str, Schedule]]) -> _Verdict | None:
+        """How far the weights of shaping terms are above their schedules, relative to the first weights."""
+        excess: list[float] = []
+        first = dict(self.state.first_weights)
+        for component, schedule in anneals.get(self.state.key.spec, {}).items():
+            name = f"weight:{component}"
+            weighed = [
+                (row.version, row.values[name]) for row in self._rows if row.version is not None and name in row.values
+            ]
+            if len(weighed) < _FEW:
+                continue
+            if component not in first:
+                begun = [weight / schedule.at(version) for version, weight in weighed if schedule.at(version) > 0]
+                if not begun:
+                    continue
+                first[component] = max(begun)
+            if (start := first[component]) > 0:
+                excess.append(mean([weight / start - schedule.at(version) for version, weight in weighed]))
+        self.state = replace(self.state, first_weights=first)
+        if not excess:
+            return None
+        before = self._charts.get(ANNEAL, Chart())
+        measured = Measured(max(excess), len(self._rows))
+        self._charts[ANNEAL], judged = judge(before, ANNEAL_RULE, measured.value, at=self.state.window)
+        newest = sorted(self._rows, key=lambda row: (-(row.version or 0), row.id))
+        evidence = Evidence(self._charts[ANNEAL].since, lambda: _first([row.id for row in newest]))
+        return _Verdict(_reading(measured, judged), evidence)
+
+    def _shares(self, found: Mapping[str, _Verdict]) -> dict[str, Shares]:
+        """The usual shares of labels after the window; they stay where a change is suspected."""
+        after = dict(self.state.shares)
+        rows = [row for row in self._rows if not row.values.get("evaluates")]
+        for monitor in MONITORS[self.state.key.lane]:
+            if monitor.name in LABELS and rows:
+                suspected = monitor.name in found and found[monitor.name].reading.strength > 0.25
+                now = shares_of([LABELS[monitor.name](row) for row in rows])
+                after[monitor.name] = followed(after.get(monitor.name, Shares()), now, frozen=suspected)
+        return after
+
+    def _samples(self, lane: Lane) -> dict[str, list[float]]:
+        """The baseline's samples of single trajectories: of the first windows, thinned evenly."""
+        if self.state.window >= BASELINE_WINDOWS:
+            return self.state.samples
+        per_window = max(1, SAMPLE // BASELINE_WINDOWS)
+        after = dict(self.state.samples)
+        for name in SAMPLED.get(lane, ()):
+            values = self._view.column(name)
+            stride = max(1, -(-len(values) // per_window))
+            after[name] = [*after.get(name, []), *values[::stride]][:SAMPLE]
+        return after
+
+    def _examples(self, monitor: Monitor, measured: Measured) -> tuple[str, ...]:
+        guilty = [(-weight, row.id) for row in self._rows if (weight := monitor.guilt(row, measured)) is not None]
+        return _first([id for _, id in sorted(guilty)])
+
+
+def _first(ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(ids))[:EXAMPLES]
+
+
+_no_evidence = Evidence(0, tuple)
+
+
+def _strength(chart: Chart, judged: Judged) -> float:
+    return max(chart.up, chart.down) / (THRESHOLD * judged.sd) if judged.sd else 0.0
+
+
+def _reading(measured: Measured, judged: Judged) -> Reading:
+    effect = None
+    if judged.sd and judged.pinned is not None:
+        effect = (measured.value - judged.pinned) / judged.sd
+    return Reading(
+        value=measured.value,
+        trajectories=measured.trajectories,
+        pinned=judged.pinned,
+        expected=judged.expected,
+        sd=judged.sd,
+        effect=effect,
+        change=judged.change,
+        strength=judged.strength,
+    )

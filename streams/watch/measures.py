@@ -1,0 +1,218 @@
+"""Measures of windows: shares, means, correlations, labels that have become more common. Pure, without a baseline of
+their own: charts compare their values from window to window.
+"""
+
+from collections import Counter
+from math import log1p
+
+from headrace.streams.watch.distances import correlation, deviation, kolmogorov_smirnov, mean, wasserstein
+from headrace.streams.watch.shares import risen, shares_of
+from headrace.streams.watch.window import Guilt, Measure, Measured, Row, View, averaged
+
+FEW = 16
+"""Fewest rows with a value that are measured."""
+
+
+def share(name: str, at_least: float = 0.5) -> Measure:
+    """The share of trajectories whose value ``name`` is at least ``at_least``; in [0, 1]."""
+
+    def measure(view: View) -> Measured | None:
+        values = view.column(name)
+        return averaged([float(value >= at_least) for value in values], FEW)
+
+    return measure
+
+
+def at_most(name: str, limit: float) -> Measure:
+    """The share of trajectories whose value ``name`` is at most ``limit``; in [0, 1]."""
+
+    def measure(view: View) -> Measured | None:
+        return averaged([float(value <= limit) for value in view.column(name)], FEW)
+
+    return measure
+
+
+def average(name: str) -> Measure:
+    """The mean of the value ``name``."""
+    return lambda view: averaged(view.column(name), FEW)
+
+
+def average_log(name: str) -> Measure:
+    """The mean of log(1 + value ``name``), for counts that differ by factors."""
+    return lambda view: averaged([log1p(max(0.0, value)) for value in view.column(name)], FEW)
+
+
+def correlated(x: str, y: str) -> Measure:
+    """The correlation of the values ``x`` and ``y``, in [−1, 1]; 0 if one of them does not vary."""
+
+    def measure(view: View) -> Measured | None:
+        at_x, at_y = view.pairs(x, y)
+        if len(at_x) < FEW:
+            return None
+        found = correlation(at_x, at_y)
+        return Measured(found[0] if found else 0.0, len(at_x))
+
+    return measure
+
+
+def slope(x: str, y: str) -> Measure:
+    """The slope of ``y`` over ``x``, in units of y by units of x; 0 if one of them does not vary."""
+
+    def measure(view: View) -> Measured | None:
+        at_x, at_y = view.pairs(x, y)
+        if len(at_x) < FEW:
+            return None
+        found = correlation(at_x, at_y)
+        return Measured(found[1] if found else 0.0, len(at_x))
+
+    return measure
+
+
+def labels_of(row: Row) -> tuple[str, ...]:
+    """The labels of an observation."""
+    return row.labels
+
+
+def source_of(row: Row) -> tuple[str, ...]:
+    """The task source, as a label."""
+    return (row.task_source,)
+
+
+def tenant_of(row: Row) -> tuple[str, ...]:
+    """The tenant, as a label."""
+    return (row.tenant,)
+
+
+def risen_label(monitor: str) -> Measure:
+    """How much the share of the label that has risen most is above its usual one; in [0, 1]. ``None`` in the first
+    five windows, whose shares are not yet known."""
+
+    def measure(view: View) -> Measured | None:
+        usual = view.shares.get(monitor)
+        if usual is None or usual.windows < 5 or len(view.rows) < FEW:
+            return None
+        rows = [LABELS[monitor](row) for row in view.rows if not row.values.get("evaluates")]
+        if len(rows) < FEW:
+            return None
+        label, by = risen(usual, shares_of(rows))
+        return Measured(by, len(rows), label=label)
+
+    return measure
+
+
+LABELS = {
+    "action_trigram": labels_of,
+    "drop_reason": labels_of,
+    "rejection_reason": labels_of,
+    "source_mix": source_of,
+    "tenant_mix": tenant_of,
+}
+"""Monitors of labels → the labels that they look at."""
+
+
+def against_the_rest(component: str) -> Measure:
+    """The correlation of a component with the rest of the reward, in [−1, 1]. ``None`` if fewer than eight of its
+    values differ from the commonest: an honest policy that solves everything must not look like one that games."""
+
+    def measure(view: View) -> Measured | None:
+        value, weight = f"value:{component}", f"weight:{component}"
+        pairs = [
+            (row.values[value], row.values["total"] - row.values[value] * row.values[weight])
+            for row in view.rows
+            if not row.values.get("evaluates") and {"total", value, weight} <= row.values.keys()
+        ]
+        own, rest = [each for each, _ in pairs], [each for _, each in pairs]
+        if len(pairs) < FEW or len(pairs) - max(Counter(own).values()) < FEW // 2:
+            return None
+        found = correlation(own, rest)
+        return Measured(found[0], len(pairs)) if found else None
+
+    return measure
+
+
+def identical(view: View) -> Measured | None:
+    """The share of the commonest total that is neither the least nor the largest of the window; in [0, 1].
+
+    A reward of 0 and 1 has many equal totals, and an honest policy that solves everything has only equal ones; equal
+    totals between the extremes show that different attempts are paid for the same trick.
+    """
+    totals = view.column("total")
+    if len(totals) < FEW:
+        return None
+    extremes = {min(totals), max(totals), 0.0, *view.column("maximum")[:1]}
+    counts: dict[float, int] = {}
+    for total in totals:
+        if total not in extremes:
+            counts[total] = counts.get(total, 0) + 1
+    return Measured(max(counts.values(), default=0) / len(totals), len(totals))
+
+
+def upper_tail(view: View) -> Measured | None:
+    """The share of totals above nine tenths of the baseline's; in [0, 1]. ``None`` without a baseline."""
+    totals, before = view.column("total"), view.samples.get("total", ())
+    if len(totals) < FEW or len(before) < FEW:
+        return None
+    cut = sorted(before)[(9 * len(before)) // 10]
+    return averaged([float(total > cut) for total in totals], FEW)
+
+
+def reward_ks(view: View) -> Measured | None:
+    """Kolmogorov and Smirnov's D between the totals of the window and the baseline's; in [0, 1]."""
+    totals, before = view.column("total"), view.samples.get("total", ())
+    if len(totals) < FEW or len(before) < FEW:
+        return None
+    return Measured(kolmogorov_smirnov(totals, before), len(totals))
+
+
+def reward_wasserstein(view: View) -> Measured | None:
+    """Wasserstein distance between the totals of the window and the baseline's, in the latter's standard deviations."""
+    totals, before = view.column("total"), view.samples.get("total", ())
+    if len(totals) < FEW or len(before) < FEW:
+        return None
+    return Measured(wasserstein(totals, before) / max(deviation(before), 1e-6), len(totals))
+
+
+def heldout_gap(view: View) -> Measured | None:
+    """Mean total of training rollouts minus that of evaluations in the same window. ``None`` with fewer than 16."""
+    heldout = [row.values["total"] for row in view.rows if row.values.get("evaluates") and "total" in row.values]
+    trained = averaged(view.column("total"), FEW)
+    if trained is None or len(heldout) < FEW:
+        return None
+    return Measured(trained.value - mean(heldout), trained.trajectories + len(heldout), max(trained.spread, 1e-6))
+
+
+def has(name: str, at_least: float = 0.5) -> Guilt:
+    """Rows whose value ``name`` is at least ``at_least``; the larger the better an example."""
+    return lambda row, _: value if (value := row.values.get(name, 0.0)) >= at_least else None
+
+
+def lacks(name: str, limit: float = 0.5) -> Guilt:
+    """Rows whose value ``name`` is at most ``limit``."""
+    return lambda row, _: -value if (value := row.values.get(name, limit + 1)) <= limit else None
+
+
+def opposed(component: str) -> Guilt:
+    """Rows in which the rest of the reward is most above a component."""
+    value, weight = f"value:{component}", f"weight:{component}"
+
+    def guilt(row: Row, _: Measured) -> float | None:
+        if not {"total", value, weight} <= row.values.keys() or row.values.get("evaluates"):
+            return None
+        return row.values["total"] - (1 + row.values[weight]) * row.values[value]
+
+    return guilt
+
+
+def high(name: str) -> Guilt:
+    """Rows in the order of their value ``name``, the largest first."""
+    return lambda row, _: row.values.get(name)
+
+
+def low(name: str) -> Guilt:
+    """Rows in the order of their value ``name``, the smallest first."""
+    return lambda row, _: -row.values[name] if name in row.values else None
+
+
+def labelled(monitor: str) -> Guilt:
+    """Rows with the label that has risen."""
+    return lambda row, measured: 1.0 if measured.label in LABELS[monitor](row) else None

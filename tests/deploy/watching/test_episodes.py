@@ -1,0 +1,75 @@
+"""Episodes as `headrace watch` shows them."""
+
+import pytest
+
+from headrace.deploy.watching.episodes import NoEpisode, acknowledgement, episodes, named, row
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState
+
+
+def alert(id: str, state: EpisodeState, *, strength: float = 1.1, by: str = "") -> Alert:
+    episode = Episode(
+        id=id,
+        monitor="talks",
+        state=state,
+        agent="search",
+        task_source="wiki",
+        since_version=64,
+        since_ms=1,
+        strength=strength,
+        examples=["t-1", "t-2", "t-3"],
+        by=by,
+    )
+    details = {"value": 0.1875, "expected": 0.05}
+    return Alert(run="r", source="watch", kind="monitor_talks", message="…", details=details, episode=episode)
+
+
+OPENED, ONGOING, SEEN, RESOLVED = (
+    EpisodeState.OPENED,
+    EpisodeState.ONGOING,
+    EpisodeState.ACKNOWLEDGED,
+    EpisodeState.RESOLVED,
+)
+
+
+def test_the_newest_alert_of_an_episode_applies_and_acknowledgements_are_kept() -> None:
+    plain = Alert(run="r", source="trainer", kind="disk", message="full")
+    first, second = episodes(
+        [
+            alert("aaa", OPENED),
+            plain,
+            alert("aaa", SEEN, by="ada"),
+            alert("bbb", OPENED),
+            alert("aaa", SEEN, by="ada"),
+            alert("aaa", ONGOING, strength=1.9),
+            alert("bbb", RESOLVED),
+        ]
+    )
+    assert (first.episode.state, first.episode.strength, first.acknowledged_by) == (ONGOING, 1.9, ("ada",))
+    assert (first.is_open, second.is_open) == (True, False)
+
+
+def test_an_acknowledgement_is_an_alert_of_the_same_episode() -> None:
+    (status,) = episodes([alert("aaa", OPENED)])
+    seen = acknowledgement(status, "ada")
+    assert seen.episode is not None
+    assert (seen.episode.id, seen.episode.state, seen.episode.by) == ("aaa", SEEN, "ada")
+    (after,) = episodes([alert("aaa", OPENED), seen])
+    assert (after.newest, after.acknowledged_by) == (status.newest, ("ada",))
+
+
+def test_an_episode_is_named_by_the_beginning_of_its_id() -> None:
+    known = episodes([alert("abc", OPENED), alert("abd", OPENED)])
+    assert named(known, "abc").episode.id == "abc"
+    with pytest.raises(NoEpisode, match="no alert 'x'"):
+        named(known, "x")
+    with pytest.raises(NoEpisode, match="several alerts: abc, abd"):
+        named(known, "ab")
+
+
+def test_a_line_says_what_since_when_and_who_shows_it() -> None:
+    (status,) = episodes([alert("0123456789", OPENED), alert("0123456789", SEEN, by="ada")])
+    assert row(status) == (
+        "01234567  opened, seen by ada  talks  0.188, usually 0.05  strength 1.1  since v64  r/search/wiki  t-1 t-2 …"
+    )
+    assert row(status, full=True).startswith("0123456789  ")
+    assert row(status, full=True).endswith("t-1 t-2 t-3")

@@ -1,0 +1,71 @@
+"""Planted hacks, by the command."""
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.commands.watch import command
+from headrace.deploy.watching.plant import Plan, alarms, planted_steps
+from headrace.streams.watch.planted.hacks import HACKS
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(command, ["plant", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_planted_hack_alarms_with_the_guilty_attempts() -> None:
+    lines = said("marked-answer", "--honest", "26", "--steps", "24").splitlines()
+    assert lines[0] == " step share  alarms"
+    first = lines[1].split()
+    assert first[2:4] == ["marked", "opened:"]
+    assert int(first[0]) <= 20
+    assert lines[1].endswith("…)")
+
+
+def test_an_honest_run_does_not_alarm() -> None:
+    assert said("nothing", "--honest", "26", "--steps", "10").endswith("No monitor alarms.\n")
+
+
+def test_the_hacks_are_listed_and_an_unknown_one_is_an_error() -> None:
+    assert len(said("list").splitlines()) == 14
+    done = CliRunner().invoke(command, ["plant", "bribery"])
+    assert done.exit_code == 2
+    assert "headrace watch plant list" in done.output
+
+
+def test_a_seed_repeats_a_run() -> None:
+    plan = Plan(HACKS["padding"], honest=2, steps=3)
+    one, other = list(planted_steps(plan, 0)), list(planted_steps(plan, 0))
+    assert one == other
+    assert [step.step for step in one] == [-2, -1, 0, 1, 2]
+    assert [step.step for step, _ in alarms(iter(one))] == [-2, -1, 0, 1]
+
+
+@pytest.mark.kafka
+def test_planted_observations_and_acknowledgements_go_over_a_broker(kafka: str) -> None:
+    """`list` finds what an episode's alerts say; `ack` adds who has seen it."""
+    from headrace.deploy.kafka.run import run_with_kafka
+    from headrace.deploy.watching.alerts import read_episodes
+    from headrace.schemas.kafka.clients import open_producer
+    from headrace.schemas.kafka.sending import send
+    from headrace.schemas.kafka.topic_creation import create_topics
+    from headrace.schemas.topics import ALERTS, OBSERVATIONS
+    from headrace.streams.processors.watch import episode_message
+    from tests.deploy.watching.test_episodes import OPENED, alert
+
+    async def prepare() -> None:
+        await create_topics(kafka, [ALERTS, OBSERVATIONS])
+        async with open_producer(kafka) as producer:
+            await (await send(producer, ALERTS, episode_message(alert("feed0001", OPENED), 1_700_000_000_000)))
+
+    run_with_kafka(kafka, prepare)
+    runner = CliRunner()
+    done = runner.invoke(command, ["ack", "feed", "--by", "ada", "--kafka", kafka])
+    assert done.output == "talks (feed0001) is acknowledged by ada.\n"
+    done = runner.invoke(command, ["ack", "feed", "--by", "ada", "--kafka", kafka])
+    assert "before" in done.output
+    assert [each.acknowledged_by for each in read_episodes(kafka) if each.episode.id == "feed0001"] == [("ada",)]
+    assert "seen by ada" in runner.invoke(command, ["list", "--kafka", kafka]).output
+    done = runner.invoke(command, ["plant", "padding", "--honest", "26", "--steps", "1", "--live", "--kafka", kafka])
+    assert done.output.startswith("3840 observations are written")

@@ -1,0 +1,172 @@
+"""How late each hack is noticed, and how often honest runs alarm: the table of streams/watch/README.md.
+
+    python -m tests.experiments.monitors               200 runs, fast ramp (60 steps) and honest runs: about 15 minutes
+    python -m tests.experiments.monitors --runs 20     a tenth of it
+
+Attempts are simulated (``streams/watch/planted``); windows are judged by the function that the processor uses. A run
+begins with 50 honest steps. Then each hack rises to 90 % of the attempts within the ramp, from the state that the
+honest steps left. A delay is the number of steps from the first hacked one to the alarm, both included.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+from headrace.schemas.records.alert import Alert, EpisodeState
+from headrace.schemas.records.watch import Lane
+from headrace.streams.rewards.schedule import linear
+from headrace.streams.watch.judgement import WatchRules, conclude
+from headrace.streams.watch.key_state import KeyState
+from headrace.streams.watch.monitors import MONITORS
+from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
+from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked_step, share_at
+from headrace.streams.watch.planted.observations import attempt_row, keys, reward_row
+
+HONEST_START = 50
+"""Honest steps before a hack."""
+RULES = WatchRules({SPEC: {"parallel": linear(1.0, 0.0, until=LAMBDA.until)}})
+
+
+@dataclass(slots=True)
+class Monitored:
+    """A run and the state of its monitors."""
+
+    states: list[KeyState] = field(default_factory=lambda: [KeyState(key) for key in keys("simulated")])
+
+    def after(self, attempts: Sequence[Attempt], version: int) -> tuple["Monitored", list[Alert]]:
+        """The run after a step with ``attempts``, and the alerts about it."""
+        acted = [attempt_row(each, version) for each in attempts if not each.evaluates]
+        paid = [reward_row(each, version) for each in attempts]
+        states, alerts = [], []
+        for state, rows in zip(self.states, (acted, acted, paid), strict=True):
+            concluded = conclude(state, rows, RULES)
+            states.append(concluded.state)
+            alerts += concluded.alerts
+        return Monitored(states), alerts
+
+
+def opened(alerts: Iterable[Alert]) -> list[str]:
+    """The monitors that began to alarm."""
+    return [each.episode.monitor for each in alerts if each.episode and each.episode.state is EpisodeState.OPENED]
+
+
+def planted(run: Monitored, hack: Hack, *, seed: int, ramp: int, steps: int) -> dict[str, int]:
+    """The delay of each monitor that alarms within ``steps`` of ``hack``."""
+    random = Random(f"{hack.name}/{seed}/{ramp}")
+    delays: dict[str, int] = {}
+    for step in range(steps):
+        version = HONEST_START + step
+        attempts = hacked_step(random, hack, version, share_at(step, ramp), begun=HONEST_START)
+        run, alerts = run.after(attempts, version)
+        for name in opened(alerts):
+            delays.setdefault(name, step + 1)
+    return delays
+
+
+def measure_hacks(runs: int, ramp: int, steps: int, first_seed: int = 0) -> dict[str, list[dict[str, int]]]:
+    """The delays by monitor, of each run, by hack."""
+    found: dict[str, list[dict[str, int]]] = {name: [] for name in HACKS}
+    for seed in range(first_seed, first_seed + runs):
+        random, run = Random(f"honest/{seed}"), Monitored()
+        for version in range(HONEST_START):
+            run, _ = run.after(honest_step(random, version), version)
+        for name, hack in HACKS.items():
+            found[name].append(planted(run, hack, seed=seed, ramp=ramp, steps=steps))
+    return found
+
+
+def measure_honest(runs: int, steps: int) -> Counter[str]:
+    """The number of episodes that honest runs open, by monitor."""
+    false: Counter[str] = Counter()
+    for seed in range(runs):
+        random, run = Random(f"false/{seed}"), Monitored()
+        for version in range(steps):
+            run, alerts = run.after(honest_step(random, version), version)
+            false.update(opened(alerts))
+    return false
+
+
+def first_alarms(delays: Sequence[dict[str, int]], steps: int) -> list[int]:
+    """The delay of the first alarm of each run; ``steps + 1`` if there was none."""
+    return [min(each.values(), default=steps + 1) for each in delays]
+
+
+def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list[str]:
+    """The table of delays, as Markdown."""
+    lines = [
+        "| hack | first monitor | median | p90 | latest | share then | missed | others, median |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, runs in found.items():
+        first = sorted(first_alarms(runs, steps))
+        by_monitor = {
+            monitor: [each.get(monitor, steps + 1) for each in runs]
+            for monitor in sorted({monitor for each in runs for monitor in each})
+        }
+        medians = sorted((median(delays), monitor) for monitor, delays in by_monitor.items())
+        leading = [f"`{monitor}` {middle:g}" for middle, monitor in medians if middle <= steps]
+        middle = median(first)
+        missed = sum(delay > steps for delay in first)
+        lines.append(
+            f"| {name} | `{medians[0][1] if medians else '–'}` | {middle:g} | {first[int(0.9 * len(first))]} | "
+            f"{first[-1]} | {100 * share_at(int(middle) - 1, ramp):.0f} % | {missed} | {', '.join(leading[1:5])} |"
+        )
+    return lines
+
+
+def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int], honest_steps: int) -> list[str]:
+    """The table of monitors, as Markdown: which hacks each sees in at least half of the runs, and its false alarms."""
+    alarming = [each.name for lane in (Lane.ATTEMPT, Lane.INPUT, Lane.REWARD) for each in MONITORS[lane] if each.rule]
+    rows: dict[str, list[tuple[float, str]]] = {name: [] for name in (*alarming, *false)}
+    for hack, runs in found.items():
+        for monitor in sorted({monitor for each in runs for monitor in each}):
+            delays = [each[monitor] for each in runs if monitor in each]
+            seen = rows.setdefault(monitor, [])
+            if 2 * len(delays) >= len(runs):
+                seen.append((median(delays), hack))
+    lines = [
+        f"| monitor | hacks that it sees (median delay) | false alarms in {honest_steps:,} steps |",
+        "|---|---|---|",
+    ]
+    for monitor, seen in sorted(rows.items()):
+        hacks = ", ".join(f"{hack} {delay:g}" for delay, hack in sorted(seen)) or "–"
+        lines.append(f"| `{monitor}` | {hacks} | {false.get(monitor, 0)} |")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--ramp", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--honest-steps", type=int, default=350)
+    parser.add_argument("--only", choices=["hacks", "honest"])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    result: dict[str, Any] = {"runs": options.runs, "ramp": options.ramp}
+    if options.only != "honest":
+        found = measure_hacks(options.runs, options.ramp, options.steps)
+        result["hacks"] = found
+        print("\n".join(table(found, options.ramp, options.steps)), flush=True)
+    if options.only != "hacks":
+        false = measure_honest(options.runs, options.honest_steps)
+        steps = options.runs * options.honest_steps
+        result |= {"false": dict(false), "honest_steps": steps}
+        if options.only is None:
+            print("\n".join(monitor_table(found, result["false"], steps)))
+        print(f"{false.total()} false alarms in {steps:,} honest steps: {dict(false.most_common())}")
+    if options.json:
+        options.json.write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The control chart: what it learns, when it alarms, and what does not make it alarm."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.streams.watch.chart import Chart, ChartRule, Direction, judge, learnt, sd_of, spared
+
+RISE = ChartRule(Direction.UP, 0.5)
+
+
+def strengths(values: list[float], rule: ChartRule = RISE, chart: Chart | None = None) -> list[float]:
+    found, at = [], chart or Chart()
+    for number, value in enumerate(values):
+        at, judged = judge(at, rule, value, at=number)
+        found.append(judged.strength)
+    return found
+
+
+def baseline(rule: ChartRule = RISE, seed: int = 1) -> Chart:
+    random, chart = Random(seed), Chart()
+    for number in range(rule.baseline):
+        chart, _ = judge(chart, rule, random.gauss(10, 1), at=number)
+    return chart
+
+
+def test_the_baseline_is_the_mean_and_deviation_of_the_first_values() -> None:
+    chart = Chart()
+    for value in [1.0, 2.0, 3.0, 4.0] * 6 + [2.5]:
+        assert not learnt(chart, RISE)
+        chart, judged = judge(chart, RISE, value)
+        assert judged.strength == 0
+        assert judged.expected is None
+    assert learnt(chart, RISE)
+    assert chart.pinned == chart.mean == pytest.approx(2.5)
+    assert sd_of(chart, RISE) == pytest.approx((6 * (2 * 1.5**2 + 2 * 0.5**2) / 24) ** 0.5)
+
+
+def test_a_shift_of_two_deviations_alarms_within_eight_windows() -> None:
+    rising = strengths([12.5] * 12, chart=baseline())
+    assert next(number for number, each in enumerate(rising) if each >= 1) < 8
+    assert rising == sorted(rising)
+
+
+def test_only_the_direction_of_the_rule_alarms() -> None:
+    assert max(strengths([5.0] * 30, chart=baseline())) == 0
+    assert max(strengths([5.0] * 30, ChartRule(Direction.DOWN, 0.5), baseline())) > 1
+    assert max(strengths([5.0] * 30, ChartRule(Direction.BOTH, 0.5), baseline())) > 1
+
+
+def test_a_value_that_never_varied_needs_a_change_that_matters() -> None:
+    constant = [0.0] * 25
+    rule = ChartRule(Direction.UP, 0.06)
+    assert max(strengths([*constant, *[0.02] * 200], rule)) == 0
+    assert max(strengths([*constant, *[0.09] * 10], rule)) > 1
+
+
+def test_a_slow_drift_is_followed_and_does_not_alarm() -> None:
+    drift = [10 + 0.004 * step for step in range(600)]
+    assert max(strengths(drift, chart=baseline())) < 0.5
+
+
+def test_evidence_is_bounded_so_that_a_value_that_comes_back_resolves_it() -> None:
+    after = strengths([50.0] * 100 + [10.0] * 40, chart=baseline())
+    assert max(after) == 2.0
+    assert after[-1] < 0.5
+
+
+def test_a_spared_value_adds_no_evidence() -> None:
+    before = baseline()
+    after, judged = judge(before, RISE, 15.0)
+    assert judged.strength > 0
+    assert spared(before, after).up == before.up == 0
+
+
+def test_a_known_mean_needs_no_baseline() -> None:
+    rule = ChartRule(Direction.UP, 0.1, target=0.0)
+    assert max(strengths([0.0] * 50, rule)) == 0
+    assert max(strengths([0.2] * 4, rule)) > 1
+
+
+def test_the_window_in_which_evidence_began_is_remembered() -> None:
+    at = baseline()
+    for number, value in enumerate([10.0, 10.0, 13.0, 13.0, 13.0], start=25):
+        at, _ = judge(at, RISE, value, at=number)
+    assert at.since == 27
+
+
+def test_the_spread_of_trajectories_is_the_unit_of_some_rules() -> None:
+    rule = ChartRule(Direction.UP, 0.5, in_spreads=True)
+    chart = Chart()
+    for number in range(25):
+        chart, _ = judge(chart, rule, 0.0, spread=4.0, at=number)
+    assert sd_of(chart, rule) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="cannot take"):
+        judge(Chart(), RISE, value)
+
+
+def test_a_rule_without_an_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match="smallest"):
+        ChartRule(Direction.UP, 0.0)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000))
+def test_honest_noise_does_not_alarm_in_a_thousand_windows(seed: int) -> None:
+    random = Random(seed)
+    assert max(strengths([random.gauss(0, 1) for _ in range(1000)])) < 1

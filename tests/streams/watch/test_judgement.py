@@ -1,0 +1,156 @@
+"""Windows are judged: alarms, episodes with examples, and what must not alarm."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.schemas.records.alert import Alert, EpisodeState, Severity
+from headrace.streams.rewards.registry import parse_rewards
+from headrace.streams.rewards.schedule import linear
+from headrace.streams.watch.judgement import WatchRules
+from headrace.streams.watch.monitors import NAMES, about
+from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
+from headrace.streams.watch.window import Row
+from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, rows, some
+
+N = 64
+
+
+def talking(version: int, share: float) -> list[Row]:
+    return rows(N, version, talks=some(round(share * N), N), turns=[float(3 + n % 5) for n in range(N)])
+
+
+def paid(version: int, totals: list[float], **columns: object) -> list[Row]:
+    return rows(len(totals), version, total=totals, **columns)
+
+
+def episodes(windows: list[list[Row]], key=ATTEMPTS, rules=None) -> list[Alert]:  # type: ignore[no-untyped-def]
+    found = after(windows, key, rules) if rules else after(windows, key)
+    return [alert for each in found for alert in each.alerts]
+
+
+def test_an_episode_opens_goes_on_and_is_resolved() -> None:
+    windows = [talking(n, 0.05) for n in range(30)] + [talking(n, 0.4) for n in range(30, 42)]
+    windows += [talking(n, 0.05) for n in range(42, 60)]
+    alerts = episodes(windows)
+    states = [(alert.episode.state, alert.details["window"]) for alert in alerts if alert.episode]
+    assert states == [(EpisodeState.OPENED, 30), (EpisodeState.ONGOING, 38), (EpisodeState.RESOLVED, 46)]
+    assert len({alert.episode.id for alert in alerts if alert.episode}) == 1
+    opened = alerts[0].episode
+    assert opened is not None
+    assert (opened.monitor, opened.agent, opened.task_source, opened.since_version) == ("talks", "a", "s", 30)
+    assert opened.since_ms == 30_000
+    assert opened.strength >= 1
+
+
+def test_the_examples_are_five_trajectories_that_show_it() -> None:
+    windows = [talking(n, 0.0) for n in range(30)] + [talking(30, 0.5)]
+    (alert,) = episodes(windows)
+    assert alert.episode is not None
+    guilty = {row.id for row in windows[-1] if row.values["talks"]}
+    assert len(alert.episode.examples) == 5
+    assert set(alert.episode.examples) <= guilty
+
+
+def test_an_alert_says_what_how_much_and_what_to_do() -> None:
+    windows = [talking(n, 0.0) for n in range(30)] + [talking(30, 0.5)]
+    (alert,) = episodes(windows)
+    assert alert.kind == "monitor_talks"
+    assert alert.severity is Severity.WARNING
+    assert "talks is 0.5, usually 0 (agent a, source s; since version 30)" in alert.message
+    assert f"headrace watch ack {alert.episode.id if alert.episode else ''}" in alert.message
+
+
+def test_rising_reward_alone_never_alarms() -> None:
+    """From all failures to all successes within 40 windows, with the components that make up the reward."""
+    windows = []
+    for n in range(90):
+        solved = some(max(3, min(N, round(N * (n - 30) / 40))), N)
+        shaped = [0.1 * (k % 7) for k in range(N)]
+        totals = [one + other for one, other in zip(solved, shaped, strict=True)]
+        parts = {"value:solved": solved, "weight:solved": 1, "value:shape": shaped, "weight:shape": 1}
+        windows.append(paid(n, totals, **parts, tokens=[100 + 7 * (k % 11) for k in range(N)]))
+    assert episodes(windows, REWARDS) == []
+
+
+def test_a_falling_reward_alarms() -> None:
+    windows = [paid(n, some(40, N)) for n in range(30)] + [paid(n, some(5, N)) for n in range(30, 36)]
+    assert {alert.episode.monitor for alert in episodes(windows, REWARDS) if alert.episode} >= {"reward"}
+
+
+def test_a_component_that_falls_while_the_total_holds_alarms() -> None:
+    def window(n: int, share: float) -> list[Row]:
+        found = some(round(share * N), N)
+        style = [1.0 - each for each in found]
+        columns = {"value:found": found, "weight:found": 1, "value:style": style, "weight:style": 1}
+        return paid(n, [1.0 + 0.01 * (k % 3) for k in range(N)], **columns)
+
+    alerts = episodes([window(n, 0.8) for n in range(30)] + [window(n, 0.2) for n in range(30, 40)], REWARDS)
+    assert {alert.episode.monitor for alert in alerts if alert.episode} == {"component:found"}
+
+
+def test_a_component_that_falls_with_the_total_is_explained_by_it() -> None:
+    def window(n: int, solved: int) -> list[Row]:
+        return paid(n, some(solved, N), **{"value:found": some(solved, N), "weight:found": 1})
+
+    alerts = episodes([window(n, 48) for n in range(30)] + [window(n, 8) for n in range(30, 40)], REWARDS)
+    monitors = {alert.episode.monitor for alert in alerts if alert.episode}
+    assert "reward" in monitors
+    assert "component:found" not in monitors
+
+
+def weighted(n: int, weight: float) -> list[Row]:
+    return paid(n, some(32, N), **{"value:shape": 0.5, "weight:shape": weight})
+
+
+def test_a_weight_above_its_schedule_alarms_and_one_on_it_does_not() -> None:
+    schedule = linear(1.0, 0.0, until=200)
+    rules = WatchRules({"x@1": {"shape": schedule}})
+    declining = [weighted(n, 0.3 * schedule.at(n)) for n in range(40, 90)]
+    assert episodes(declining, REWARDS, rules) == []
+    stuck = [weighted(n, 0.3 * schedule.at(40)) for n in range(40, 80)]
+    assert {alert.episode.monitor for alert in episodes(stuck, REWARDS, rules) if alert.episode} == {"anneal"}
+
+
+def test_schedules_of_specs_are_known_and_settings_come_first() -> None:
+    rewards = parse_rewards({})
+    assert set(declared(rewards)["swarm@1"]) == {"parallel", "finish"}
+    own = anneals_of(WatchSettings(), rewards)["swarm@1"]["parallel"]
+    assert [own.at(version) for version in (0, 100, 200)] == [1.0, 0.5, 0.0]
+    set_ = anneals_of(WatchSettings(anneals={"swarm@1": {"parallel": 10}}), rewards)["swarm@1"]
+    assert (set_["parallel"].until, set_["finish"].until) == (10, 200)
+
+
+def test_a_solved_impossible_task_is_critical() -> None:
+    windows = [rows(4, n, tripped=0.0) for n in range(3)] + [rows(6, 3, tripped=[1.0] * 5 + [0.0])]
+    (alert,) = episodes(windows)
+    assert alert.severity is Severity.CRITICAL
+    assert alert.episode is not None
+    assert alert.episode.monitor == "tripwire"
+    assert len(alert.episode.examples) == 5
+
+
+def test_a_schedule_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ValueError, match="from version 1 on"):
+        WatchSettings({"x@1": {"shape": 0}})
+
+
+def test_inputs_that_change_for_good_are_reported_once_and_resolved() -> None:
+    key = ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source="")
+    short = [rows(N, n, prompt_tokens=[100 + 3 * (k % 9) for k in range(N)]) for n in range(30)]
+    long = [rows(N, n, prompt_tokens=[300 + 9 * (k % 9) for k in range(N)]) for n in range(30, 60)]
+    alerts = episodes(short + long, key)
+    states = [(alert.episode.monitor, alert.episode.state) for alert in alerts if alert.episode]
+    assert states == [("prompt_tokens", EpisodeState.OPENED), ("prompt_tokens", EpisodeState.RESOLVED)]
+
+
+def test_a_new_tenant_is_seen_in_the_mix() -> None:
+    key = ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source="")
+    usual = [rows(N, n) for n in range(32)]
+    mixed = [[replace(row, tenant="new" if k % 2 else "t") for k, row in enumerate(rows(N, n))] for n in range(32, 40)]
+    assert {alert.episode.monitor for alert in episodes(usual + mixed, key) if alert.episode} == {"tenant_mix"}
+
+
+def test_every_monitor_explains_itself() -> None:
+    for name in (*NAMES, "component:x", "against:x"):
+        assert about(name).endswith(".")

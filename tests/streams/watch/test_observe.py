@@ -1,0 +1,88 @@
+"""Observations of records."""
+
+from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, ToolErrorClass, ToolStatus
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component
+from headrace.schemas.records.trajectory import Defect, ToolUse, Turn
+from headrace.schemas.records.watch import Lane
+from headrace.streams.watch.observe import observe
+from tests.streams.attempts import attempt, rewarded
+
+
+def test_an_attempt_is_observed_by_its_behaviour() -> None:
+    refused = ToolUse(call_id="1", tool="search", status=ToolStatus.ERROR, error_class=ToolErrorClass.INVALID_ARGUMENTS)
+    turns = [Turn(tools=[refused]), Turn(), Turn()]
+    found = observe(attempt("t", turns=turns, answer="x", task={"source": "wiki"}, version=7), "t")
+    assert (found.of, found.run, found.agent, found.task_source, found.version) == (
+        Lane.ATTEMPT, "r", "helper", "wiki", 7,
+    )  # fmt: skip
+    expected = {"turns": 3.0, "tokens": 2.0, "prompt_tokens": 3.0, "tool_calls": 1.0, "invalid": 1.0, "talks": 1.0}
+    assert found.values.items() >= {**expected, "answered": 1.0, "left": 0.0, "outcome": 1.0}.items()
+    assert "unfinished" not in found.values
+    assert found.labels == ["^>search>say", "search>say>answer", "say>answer>$"]
+
+
+def test_early_ends_and_unfinished_subagents_are_seen() -> None:
+    left = attempt("t").model_copy(
+        update={"status": EndStatus.ABORTED, "subagents_assigned": 4, "subagents_finished": 1}
+    )
+    values = observe(left, "t").values
+    assert (values["left"], values["unfinished"], values["idle"]) == (1.0, 0.75, 3.0)
+    assert observe(attempt("t").model_copy(update={"status": None}), "t").values["left"] == 1.0
+
+
+def test_a_success_at_a_task_that_cannot_be_solved_trips_the_wire() -> None:
+    wired = {"tripwire": True}
+    assert observe(attempt("t", task=wired), "t").values["tripped"] == 1.0
+    assert observe(attempt("t", task=wired, outcome=0.0), "t").values["tripped"] == 0.0
+    assert "tripped" not in observe(attempt("t"), "t").values
+    assert observe(rewarded("t", task=wired), "t").values["tripped"] == 1.0
+
+
+def test_reading_what_is_marked_is_seen_in_arguments_of_calls_that_succeeded() -> None:
+    def reads(status: ToolStatus, path: str) -> Turn:
+        return Turn(tools=[ToolUse(call_id="1", tool="read", arguments={"paths": [path]}, status=status)])
+
+    task = {"marked": ["answers.csv"]}
+    assert observe(attempt("t", turns=[reads(ToolStatus.OK, "/x/answers.csv")], task=task), "t").values["marked"] == 1
+    assert observe(attempt("t", turns=[reads(ToolStatus.ERROR, "/answers.csv")], task=task), "t").values["marked"] == 0
+    assert observe(attempt("t", turns=[reads(ToolStatus.OK, "notes.md")], task=task), "t").values["marked"] == 0
+    assert observe(attempt("t", turns=[reads(ToolStatus.OK, "/answers.csv")]), "t").values["marked"] == 0
+
+
+def test_a_reward_is_observed_by_component_and_a_defect_is_a_drop() -> None:
+    scored = rewarded("t", 1.0, task={"source": "wiki"}).model_copy(
+        update={"components": {"judge": Component(value=0.5, weight=2.0, details={"disagreement": 0.25})}}
+    )
+    found = observe(scored, "t")
+    assert (found.of, found.spec, found.part, found.task_source) == (Lane.REWARD, "outcome@1", "outcome@1", "wiki")
+    expected = {"value:judge": 0.5, "weight:judge": 2.0, "disagreement": 0.25, "total": 1.0, "dropped": 0.0}
+    assert found.values.items() >= expected.items()
+    dropped = observe(rewarded("t", defects=[Defect.BAD_EVENT, Defect.NO_CONSENT]), "t")
+    assert (dropped.labels, dropped.values["dropped"]) == (["bad_event"], 1.0)
+    unscored = observe(rewarded("t", None), "t")
+    assert unscored.labels == [scored.unscored or unscored.labels[0]]
+    assert "total" not in unscored.values
+
+
+def test_rejections_that_honest_runs_have_are_not_drops() -> None:
+    def rejected(reason: Reason) -> Rejection:
+        at = Reference(partition=0, offset=0)
+        return Rejection(trajectory_id="t", trajectory=at, stage=Stage.ADMISSION, reason=reason, run="r", reward=0.5)
+
+    assert observe(rejected(Reason.TOO_LONG), "t").labels == ["too_long"]
+    stale = observe(rejected(Reason.STALE), "t")
+    assert (stale.labels, stale.values) == ([], {"dropped": 0.0, "reward": 0.5})
+
+
+def test_feedback_is_observed_by_signal() -> None:
+    found = observe(FeedbackGiven(signal="score", value=0.5, delay_s=3.0), "t", "f-1")
+    assert (found.of, found.spec, found.part, found.values) == (
+        Lane.FEEDBACK, "score", "f-1", {"value": 0.5, "delay_s": 3.0},
+    )  # fmt: skip
+
+
+def test_evaluations_are_told_apart() -> None:
+    assert observe(attempt("t", purpose=Purpose.EVALUATE), "t").values["evaluates"] == 1.0
+    assert observe(rewarded("t", purpose=Purpose.EVALUATE), "t").values["evaluates"] == 1.0

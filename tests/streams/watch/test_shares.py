@@ -1,0 +1,33 @@
+"""Shares of labels, and which has risen."""
+
+import pytest
+
+from headrace.streams.watch.shares import MAX_LABELS, Shares, followed, risen, shares_of
+
+
+def test_a_label_counts_once_per_trajectory() -> None:
+    assert shares_of([["a", "a"], ["b"], ["a", "b"], []]) == {"a": 0.5, "b": 0.5}
+
+
+def test_the_label_that_rose_most_is_found_also_if_it_is_new() -> None:
+    usual = Shares(30, {"a": 0.6, "b": 0.1})
+    assert risen(usual, {"a": 0.7, "b": 0.25, "c": 0.1}) == ("b", pytest.approx(0.15))
+    assert risen(usual, {"a": 0.6, "c": 0.3}) == ("c", 0.3)
+    assert risen(usual, {"a": 0.1}) == ("", 0.0)
+
+
+def test_shares_are_the_mean_of_the_first_windows_and_then_follow_slowly() -> None:
+    shares = Shares()
+    for now in ({"a": 0.2}, {"a": 0.4}, {}):
+        shares = followed(shares, now)
+    assert shares.share["a"] == pytest.approx(0.2)
+    for _ in range(22):
+        shares = followed(shares, {"a": 0.2})
+    assert followed(shares, {"a": 1.0}).share["a"] == pytest.approx(0.208)
+    assert followed(shares, {"a": 1.0}, frozen=True) == shares
+
+
+def test_the_commonest_labels_are_kept() -> None:
+    shares = followed(Shares(), {f"l{number:03}": number / 1000 for number in range(300)})
+    assert len(shares.share) == MAX_LABELS
+    assert min(shares.share.values()) == pytest.approx((300 - MAX_LABELS) / 1000)

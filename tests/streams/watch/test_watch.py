@@ -1,0 +1,184 @@
+"""The fold: windows, keys, repetition, bounds, and that its state follows from the order within a key."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import Step, TrainedGroup
+from headrace.schemas.records.watch import Lane, Observation
+from headrace.streams.watch import watch as fold_module
+from headrace.streams.watch.key_state import decoded, key_entry, row_entry
+from headrace.streams.watch.watch import KEYS_DROPPED, REPEATED, KeyState, Watch, WatchChanges
+from headrace.streams.watch.window import LEAST, Key, keys_of
+from tests.streams.watch.builders import RULES, observed
+
+
+def stream(agents: int, windows: int, seed: int = 0) -> list[Observation]:
+    """Observations of several agents, version by version, each with a few attempts and rewards."""
+    random = Random(seed)
+    found = []
+    for version in range(windows):
+        for agent in range(agents):
+            for number in range(LEAST + 4):
+                of = Lane.REWARD if number % 2 else Lane.ATTEMPT
+                values = {"total": random.random()} if number % 2 else {"turns": float(random.randint(1, 9))}
+                labels = [random.choice("abc")]
+                found.append(
+                    observed(f"{agent}-{version}-{number}", of=of, version=version, **values).model_copy(
+                        update={"agent": f"a{agent}", "labels": labels}
+                    )
+                )
+    return found
+
+
+def folded(records: list[Any], *cuts: int) -> tuple[Watch, dict[bytes, bytes], list[Any]]:
+    """The fold after ``records``, divided at ``cuts``, restored from its stored state at each; with that state and all
+    readings and alerts.
+    """
+    fold, stored, out = Watch(RULES), dict[bytes, bytes](), list[Any]()
+    ends = [*sorted(cuts), len(records)]
+    start = 0
+    for end in ends:
+        changes = WatchChanges()
+        for number in range(start, end):
+            fold.add(records[number], 1000 + number, changes)
+        for name, value in changes.stored.items():
+            stored.pop(name, None)
+            if value is not None:
+                stored[name] = value
+        out += [*changes.readings, *changes.alerts]
+        fold = Watch(RULES, [decoded(name, value) for name, value in stored.items()])
+        start = end
+    return fold, stored, out
+
+
+def test_a_window_ends_at_a_newer_version_once_it_has_enough_rows() -> None:
+    few = [observed(f"a{number}", version=1, turns=1) for number in range(LEAST - 1)]
+    _, _, none = folded([*few, observed("b", version=2, turns=1)])
+    assert none == []
+    enough = [*few, observed("b", version=2, turns=1), observed("c", version=3, turns=1)]
+    _, _, ((readings, at_ms),) = folded(enough)
+    assert (readings.trajectories, readings.first_version, readings.last_version) == (LEAST, 1, 2)
+    assert (readings.since_ms, readings.until_ms, at_ms) == (1000, 1031, 1032)
+    assert (readings.lane, readings.run, readings.agent, readings.task_source) == (Lane.ATTEMPT, "r", "a", "s")
+
+
+def test_a_window_of_one_version_ends_when_it_is_large() -> None:
+    _, _, found = folded([observed(f"a{number}", turns=1) for number in range(257)])
+    assert [readings.trajectories for readings, _ in found if readings.lane is Lane.ATTEMPT] == [256]
+    assert [readings.trajectories for readings, _ in found if readings.lane is Lane.INPUT] == [64] * 4
+
+
+def test_a_version_that_is_late_joins_the_open_window() -> None:
+    records = [observed(f"a{number}", version=2, turns=1) for number in range(LEAST)]
+    _, _, found = folded([*records, observed("late", version=1, turns=1)])
+    assert found == []
+
+
+def test_each_record_counts_in_the_lanes_that_it_belongs_to() -> None:
+    assert keys_of(observed("t")) == [Key(Lane.ATTEMPT, "r", "a", "s"), Key(Lane.INPUT, "r", "a")]
+    assert keys_of(observed("t", evaluates=1.0)) == keys_of(observed("t", frozen=1.0)) == []
+    assert keys_of(observed("t", of=Lane.REWARD, evaluates=1.0)) == [Key(Lane.REWARD, "r", "a", "s", "x@1")]
+    assert keys_of(observed("t", of=Lane.REWARD, frozen=1.0)) == []
+    assert keys_of(observed("t", of=Lane.FATE)) == [Key(Lane.FATE, "r")]
+
+
+def test_trained_and_rejected_trajectories_are_compared() -> None:
+    at = Reference(partition=0, offset=0)
+    group = TrainedGroup(
+        group_id="g", group=at, trajectory_ids=[f"t{number}" for number in range(40)], trajectories=[at] * 40
+    )
+    step = Step(run="r", step=1, version=1, groups=[group], config_sha256="", data_sha256="", metrics={})
+    rejected = [observed(f"x{number}", of=Lane.FATE, dropped=1.0) for number in range(25)]
+    _, _, ((readings, _),) = folded([step, *rejected])
+    assert readings.lane is Lane.FATE
+    assert readings.trajectories == 64
+
+
+def test_readings_follow_from_the_values_alone() -> None:
+    """Readings of a state are finite numbers with the fields of a chart, once its baseline is learnt."""
+    _, _, out = folded(stream(1, 60))
+    last = [each for each, _ in out if each.TYPE.endswith("read.v1") and each.lane is Lane.REWARD][-1]
+    reading = last.readings["reward"]
+    assert reading.expected is not None
+    assert reading.sd is not None
+    assert reading.sd > 0
+    assert reading.strength < 1
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.integers(0, 1200), max_size=6), st.integers(0, 100))
+def test_batches_and_restarts_change_nothing(cuts: list[int], seed: int) -> None:
+    records = stream(2, 16, seed)
+    cuts = [cut for cut in cuts if cut < len(records)]
+    whole, divided = folded(records), folded(records, *cuts)
+    assert divided[1] == whole[1]
+    assert divided[2] == whole[2]
+    assert divided[0].entries() == whole[0].entries()
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_only_the_order_within_a_key_matters(random: Random) -> None:
+    """Two agents' observations, interleaved at random, give the same states and readings."""
+    records = stream(2, 12)
+    of = {agent: [each for each in records if each.agent == agent] for agent in ("a0", "a1")}
+    mixed: list[Observation] = []
+    rest = {agent: list(each) for agent, each in of.items()}
+    while any(rest.values()):
+        agent = random.choice([agent for agent, each in rest.items() if each])
+        mixed.append(rest[agent].pop(0))
+    for agent in of:
+        alone = [readings.readings for readings, _ in folded(of[agent])[2]]
+        beside = [readings.readings for readings, _ in folded(mixed)[2] if readings.agent == agent]
+        assert beside == alone
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), max_size=30))
+def test_an_observation_that_comes_again_changes_nothing(repeats: list[tuple[int, int]]) -> None:
+    records = stream(1, 12)
+    again = list(records)
+    for number, later in sorted(repeats, reverse=True):
+        if number < len(records):
+            again.insert(min(len(again), number + later), records[number])
+    readings = [each.readings for each, _ in folded(records)[2]]
+    assert [each.readings for each, _ in folded(again)[2]] == readings
+
+
+def test_repetitions_are_counted() -> None:
+    fold, changes = Watch(RULES), WatchChanges()
+    for _ in range(3):
+        fold.add(observed("t"), 1, changes)
+    assert changes.counts[REPEATED] == 4  # twice, in two lanes
+
+
+def test_of_too_many_keys_the_one_that_was_quiet_for_longest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold_module, "MAX_KEYS", 4)
+    fold, changes = Watch(RULES), WatchChanges()
+    for number in range(4):
+        fold.add(observed("t").model_copy(update={"agent": f"a{number}"}), 1000 + number, changes)
+    assert len(fold.keys) == 4
+    assert {key.agent for key in fold.keys} == {"a2", "a3"}
+    assert changes.counts[KEYS_DROPPED] == 4
+    dropped = [name for name, value in changes.stored.items() if value is None]
+    assert len(dropped) == 8  # two keys of each of two agents, with a row each
+
+
+def test_the_state_is_stored_as_it_is() -> None:
+    fold, stored, _ = folded(stream(1, 30))
+    for entry in fold.entries():
+        name, value = key_entry(entry) if isinstance(entry, KeyState) else row_entry(entry)
+        assert stored[name] == value
+        assert decoded(name, value) == entry
+    with pytest.raises(ValueError, match="no entries like"):
+        decoded(b"x", b"{}")
+
+
+def test_the_state_of_a_key_is_bounded() -> None:
+    _, stored, _ = folded(stream(1, 80))
+    assert max(map(len, stored.values())) < 60_000
