@@ -7,6 +7,7 @@ from headrace.deploy.processes.dashboard import DASHBOARD
 from headrace.deploy.processes.follower import FOLLOWER
 from headrace.deploy.processes.gateway import GATEWAY
 from headrace.deploy.processes.kafka import KAFKA
+from headrace.deploy.processes.notify import NOTIFY
 from headrace.deploy.processes.otlp import OTLP
 from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.sink import SINK
@@ -18,7 +19,7 @@ from headrace.deploy.processes.vllm import VLLM
 PROCESSES: tuple[Process, ...] = (
     KAFKA, CLICKHOUSE, VLLM, GATEWAY, OTLP,
     *STREAM_PROCESSES,
-    SINK, TRACES, TRAINER, FOLLOWER, DASHBOARD,
+    SINK, TRACES, NOTIFY, TRAINER, FOLLOWER, DASHBOARD,
 )  # fmt: skip
 """In topological order: each process comes after those that it needs."""
 

@@ -1,0 +1,199 @@
+"""Reads ``alerts`` and delivers each to every sink. Each has its own consumer group, so that none waits for another.
+
+    alerts ──group headrace-notify-webhook──▶ webhook      committed once it is delivered
+           ──group headrace-notify-mail─────▶ mail server
+
+A sink that does not answer loses nothing: its offset stays, and at most one batch is in memory. A notice may arrive
+twice, after a crash between delivery and commit; its id is the same. One that a sink refuses for good is logged, and
+the next one follows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.reading import KafkaRecord
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.topics import ALERTS
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.notifying.delivery import Alertmanager, Http, Log, Mail, NotDelivered, Refused, Sink
+from headrace.streams.notifying.formats import Notice
+
+logger = logging.getLogger(__name__)
+
+GROUP = "headrace-notify"
+"""Prefix of the consumer groups."""
+_BATCH = 50
+FIRST_PAUSE_S = 0.5
+"""First pause in seconds after a failed attempt; each further one is twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyConfig:
+    """Settings of the notifier."""
+
+    bootstrap: str
+    """Kafka brokers, ``host:port``, comma-separated."""
+    member: str | None = None
+    """Static membership name of this process."""
+    webhook: str | None = None
+    """URL that gets each alert as JSON, by POST."""
+    alertmanager: str | None = None
+    """URL of Alertmanager: ``http://host:9093``."""
+    token_file: Path | None = None
+    """File with a bearer token for webhook and Alertmanager, such as a mounted secret."""
+    smtp: str | None = None
+    """Mail server: ``host:port``."""
+    mail_from: str = "headrace@localhost"
+    """Sender of e-mails."""
+    mail_to: tuple[str, ...] = ()
+    """Recipients of e-mails."""
+    smtp_user: str | None = None
+    """User at the mail server; ``None``: no login."""
+    smtp_password_file: Path | None = None
+    """File with the password of ``smtp_user``."""
+    smtp_starttls: bool = False
+    """Whether the connection to the mail server is encrypted; required for a login."""
+    log: bool = False
+    """Whether alerts are also logged."""
+    from_beginning: bool = False
+    """Whether a new sink gets the alerts that exist; otherwise it starts with new ones."""
+    retry_most_s: float = 60.0
+    """Longest pause in seconds between two attempts."""
+
+    def __post_init__(self) -> None:
+        if not (self.webhook or self.alertmanager or self.smtp or self.log):
+            raise ValueError("notify has no sink: set webhook, alertmanager, smtp or log")
+        for name, url in (("webhook", self.webhook), ("alertmanager", self.alertmanager)):
+            if url is not None and not url.startswith(("http://", "https://")):
+                raise ValueError(f"{name} is {url!r}: it must begin with http:// or https://")
+        if self.smtp is not None:
+            host, _, port = self.smtp.rpartition(":")
+            if not host or not port.isdecimal() or not self.mail_to:
+                raise ValueError("smtp must be host:port, and mail_to must name a recipient")
+        if (self.smtp_user is None) != (self.smtp_password_file is None):
+            raise ValueError("smtp_user and smtp_password_file belong together: set both or neither")
+        if self.smtp_user is not None and not self.smtp_starttls:
+            raise ValueError("smtp_user needs smtp_starttls: a password is not sent unencrypted")
+        for name, path in (("token_file", self.token_file), ("smtp_password_file", self.smtp_password_file)):
+            if path is not None and not path.is_file():
+                raise ValueError(f"{name} names {path}, which is not a file")
+        if self.retry_most_s <= 0:
+            raise ValueError("retry_most_s must be above 0")
+
+
+def sinks_of(config: NotifyConfig) -> list[Sink]:
+    """Returns the sinks that ``config`` names. Reads the files with secrets."""
+    token = config.token_file.read_text().strip() if config.token_file else None
+    sinks: list[Sink] = []
+    if config.webhook:
+        sinks.append(Http("webhook", config.webhook, token=token))
+    if config.alertmanager:
+        sinks.append(Alertmanager(config.alertmanager, token=token))
+    if config.smtp:
+        host, _, port = config.smtp.rpartition(":")
+        password = config.smtp_password_file.read_text().strip() if config.smtp_password_file else None
+        sinks.append(
+            Mail(
+                host,
+                int(port),
+                config.mail_from,
+                config.mail_to,
+                user=config.smtp_user,
+                password=password,
+                starttls=config.smtp_starttls,
+            )
+        )
+    if config.log:
+        sinks.append(Log())
+    return sinks
+
+
+async def run_notifier(config: NotifyConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Deliver alerts until ``stop`` is set. ``ready`` is called once every sink's consumer is started."""
+    sinks = sinks_of(config)
+    waiting = {sink.name for sink in sinks}
+
+    def started(name: str) -> None:
+        waiting.discard(name)
+        if not waiting:
+            ready()
+
+    async with asyncio.TaskGroup() as tasks:
+        for sink in sinks:
+            tasks.create_task(_serve(config, sink, stop, started))
+
+
+async def _serve(config: NotifyConfig, sink: Sink, stop: asyncio.Event, started: Callable[[str], None]) -> None:
+    async with open_consumer(
+        config.bootstrap,
+        (ALERTS,),
+        group=f"{GROUP}-{sink.name}",
+        group_instance_id=f"{config.member}-{sink.name}" if config.member else None,
+        auto_offset_reset="earliest" if config.from_beginning else "latest",
+    ) as consumer:
+        started(sink.name)
+        pause_s = FIRST_PAUSE_S
+        while not stop.is_set():
+            if (fault := await deliver_next(consumer, sink)) is None:
+                pause_s = FIRST_PAUSE_S
+                continue
+            pause_s = min(pause_s, config.retry_most_s)
+            logger.warning("%s did not take an alert; next attempt in %.1f s: %s", sink.name, pause_s, fault)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await stop.wait()
+            pause_s *= 2
+
+
+async def deliver_next(consumer: ReportingConsumer, sink: Sink) -> NotDelivered | None:
+    """Deliver the next records of ``consumer`` to ``sink``, and commit what was delivered.
+
+    If a record is not taken, the consumer's position returns to it, and the reason is returned: it is read again by the
+    next call, so that however long a sink is away, nothing waits in memory and the consumer keeps its place in the
+    group.
+    """
+    batches = await consumer.getmany(timeout_ms=500, max_records=_BATCH)
+    fault = None
+    for place, records in batches.items():
+        undelivered, error = await deliver(records, sink)
+        fault = fault or error
+        first = records[-1].offset + 1 if undelivered is None else undelivered
+        if undelivered is not None:
+            consumer.seek(place, undelivered)
+        if first > records[0].offset:
+            await consumer.commit({place: first})
+    return fault
+
+
+async def deliver(records: Sequence[KafkaRecord], sink: Sink) -> tuple[int | None, NotDelivered | None]:
+    """Deliver ``records`` in order. Returns the offset of the first that was not taken, and why; ``None`` twice if all
+    were taken, or refused for good, which is logged.
+    """
+    for record in records:
+        if (notice := notice_of(record)) is None:
+            continue
+        try:
+            await sink.deliver(notice)
+        except Refused as error:
+            logger.error("%s refuses the alert %s for good: %s", sink.name, notice.id, error)
+        except NotDelivered as error:
+            return record.offset, error
+    return None, None
+
+
+def notice_of(record: KafkaRecord) -> Notice | None:
+    """Returns the alert in ``record``; ``None`` if it cannot be read, which is logged: the sink of ClickHouse makes the
+    dead letter.
+    """
+    try:
+        envelope, payload = decode(record.headers, record.value)
+    except UnreadableRecord as error:
+        logger.warning("no notice of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
+        return None
+    return Notice(envelope.id, record.timestamp, payload) if isinstance(payload, Alert) else None

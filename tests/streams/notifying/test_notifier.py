@@ -1,0 +1,107 @@
+"""The notifier: its settings, and that a dead sink loses nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.topics import ALERTS
+from headrace.streams.notifying.notifier import NotifyConfig, run_notifier, sinks_of
+from tests.streams.notifying.builders import message
+from tests.streams.notifying.servers import http_server, smtp_server
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "no sink"),
+        ({"webhook": "ftp://x"}, "must begin with http"),
+        ({"smtp": "mail:25"}, "must name a recipient"),
+        ({"smtp": "mail", "mail_to": ("a@x",)}, "host:port"),
+        ({"smtp": "mail:25", "mail_to": ("a@x",), "smtp_user": "me"}, "belong together"),
+        ({"webhook": "http://x", "token_file": Path("/nowhere")}, "not a file"),
+        ({"log": True, "retry_most_s": 0.0}, "above 0"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        NotifyConfig("k:1", **settings)
+
+
+def test_a_password_is_not_sent_unencrypted(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("x\n")
+    known: dict[str, Any] = {"smtp": "mail:25", "mail_to": ("a@x",), "smtp_user": "me"}
+    known["smtp_password_file"] = tmp_path / "password"
+    with pytest.raises(ValueError, match="smtp_starttls"):
+        NotifyConfig("k:1", **known)
+    (sink,) = sinks_of(NotifyConfig("k:1", **known, smtp_starttls=True))
+    assert sink.name == "mail"
+
+
+def test_each_setting_makes_its_sink() -> None:
+    config = NotifyConfig("k:1", webhook="http://x", alertmanager="http://y", smtp="m:25", mail_to=("a@x",), log=True)
+    assert [sink.name for sink in sinks_of(config)] == ["webhook", "alertmanager", "mail", "log"]
+
+
+@asynccontextmanager
+async def running(config: NotifyConfig) -> AsyncIterator[None]:
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(run_notifier(config, stop=stop, ready=ready.set))
+    try:
+        await asyncio.wait_for(ready.wait(), 60)
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 60)
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110  # the servers have no event to wait for
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.kafka
+async def test_a_dead_sink_loses_nothing_and_does_not_hold_up_the_others(kafka: str) -> None:
+    """The webhook fails while mails are delivered; what it did not take it gets from the next process, once each."""
+
+    def ids(bodies: list[Any]) -> list[str]:
+        return [body["alert"]["episode"]["id"] for body in bodies if body["alert"]["episode"]["id"].startswith("dead")]
+
+    async def write(*names: str) -> None:
+        async with open_producer(kafka) as producer:
+            for name in names:
+                await (await send(producer, ALERTS, message(name)))
+
+    await create_topics(kafka, [ALERTS])
+    async with smtp_server() as mails:
+        async with http_server([503] * 1000) as dead:
+            config = NotifyConfig(
+                kafka,
+                webhook=f"{dead.address}/hook",
+                smtp=mails.address,
+                mail_to=("ada@x",),
+                from_beginning=True,
+                retry_most_s=0.2,
+            )
+            async with running(config):
+                await write("dead-1", "dead-2", "dead-3")
+                await until(lambda: sum("<dead-" in mail for mail in mails.bodies) == 3 and dead.attempts > 3)
+        assert dead.bodies == []
+        async with http_server([500, 500]) as alive:
+            config = NotifyConfig(kafka, webhook=f"{alive.address}/hook", from_beginning=True, retry_most_s=0.2)
+            async with running(config):
+                await write("dead-4")
+                await until(lambda: len(ids(alive.bodies)) == 4)
+        assert ids(alive.bodies) == ["dead-1", "dead-2", "dead-3", "dead-4"]
+        async with http_server() as later:
+            async with running(NotifyConfig(kafka, webhook=f"{later.address}/hook", from_beginning=True)):
+                await write("dead-5")
+                await until(lambda: ids(later.bodies))
+            assert ids(later.bodies) == ["dead-5"]
