@@ -32,6 +32,9 @@ ASKS_KAFKA = {
     ("sft",): ["--out", "OUT"],
     ("rft",): ["--out", "OUT"],
     ("train",): [],
+    ("watch", "list"): [],
+    ("watch", "ack"): ["0f3e", "--by", "ada"],
+    ("watch", "plant"): ["padding", "--live"],
 }
 """Commands that use a broker, with their required arguments except its address."""
 ASKS_NO_KAFKA = {

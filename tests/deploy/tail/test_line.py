@@ -39,6 +39,8 @@ SENTENCES = {
     "weights.published": "v5 on v4, delta, 182,044 bytes, step 5",
     "budget.granted": "80 groups in flight at v5: (4 + 1) · 16",
     "weights.applied": "v5 served by 127.0.0.1:8000, fetched in 0.2 s, swapped in 0.04 s, canary error 0.0009",
+    "trajectory.observed": "attempt, search, wiki, turns 4, tokens 14, tool_calls 2, invalid 0, talks 0, answered 1",
+    "monitor.read": "attempt window 41, search, wiki, 64 observations, talks 0.1875 (1.08)",
     "alert.raised": "critical canary_mismatch: Version 6 does not reproduce the trainer's log-probabilities; "
     "version 5 is served again.",
     "record.dead": "events[2]@7104 bad_json: headrace.tool.called.v1: Invalid JSON: EOF while parsing a string at "
