@@ -1,9 +1,10 @@
 """The coder learns in the simulator, with and without summaries: what each earns on held-out tasks, by their size.
 
-python -m tests.experiments.coder --seed 0 --steps 60 --json FILE                       with summaries
-python -m tests.experiments.coder --seed 0 --steps 60 --json FILE --no-summaries        the same budget without
-python -m tests.experiments.coder --seed 0 --steps 60 --json FILE --control             shuffled advantages
-python -m tests.experiments.coder --markdown FILE …                                     tables of such files
+python -m tests.experiments.coder --seed 0 --json FILE                       with summaries
+python -m tests.experiments.coder --seed 0 --json FILE --no-summaries        the same budget without
+python -m tests.experiments.coder --seed 0 --json FILE --control             shuffled advantages
+python -m tests.experiments.coder --seed 0 --json FILE --reward coder@2      another reward: see REWARDS
+python -m tests.experiments.coder --markdown FILE … [--picture PNG]          tables of such files, and their picture
 """
 
 import argparse
@@ -20,14 +21,34 @@ from transformers import Qwen3ForCausalLM
 from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.harness import Limits
 from headrace.agents.coder.warm_runner import WarmRunner
-from headrace.streams.rewards.coder import CODER, CODER_SHORT
-from tests.experiments.page import table
+from headrace.schemas.records.trajectory import ToolUse
+from headrace.streams.rewards.coder import CODER, CODER_SHORT, coder
+from tests.experiments.page import COLOURS, new_figure, table
 from tests.simulator.coder import CoderEpisode, TestCache, held_out_episodes, sampling_settings, training_episodes
-from tests.simulator.learn import Evaluation, LearnSettings, Step, evaluate, learn, trainer_settings
-from tests.simulator.sampling import Attempt
+from tests.simulator.learn import Evaluation, LearnSettings, Step, learn, trainer_settings
+from tests.simulator.sampling import Attempt, play
 
+REWARDS = {
+    "coder@1": CODER,
+    "coder@2": CODER_SHORT,
+    "outcome": coder(name="coder-outcome", version=1, todo_weight=0.0, tool_error_weight=0.0),
+    "outcome, to-dos": coder(name="coder-todos", version=1, tool_error_weight=0.0),
+    "outcome, tool errors": coder(name="coder-errors", version=1, todo_weight=0.0),
+}
+"""What attempts are rewarded with: the shipped rewards, and the outcome with one penalty or none."""
 BASE = Path(__file__).parents[2] / "agents" / "coder" / "base"
 SIZES = (1, 2, 3, 4, 6, 8)
+SHOWN = (
+    ("looked up", "looked_up", ".2f"),
+    ("tested", "tested", ".2f"),
+    ("tokens", "sampled_tokens", ".0f"),
+    ("turns", "turns", ".1f"),
+    ("failed calls", "failed_calls", ".2f"),
+    ("open to-dos", "open_todos", ".2f"),
+    ("summaries", "summaries", ".1f"),
+)
+"""Columns of the first table, sampled: heading, value, format."""
+STEPS, GROUPS = 40, 8
 TASKS_A_SEED = 100_000
 
 
@@ -47,7 +68,7 @@ def values(attempts: Sequence[Attempt[CoderEpisode]]) -> dict[str, float]:
         "summary_tokens": fmean(
             sum(turn.sampled_tokens for turn in episode.turns if turn.summarized) for episode in episodes
         ),
-        "looked_up": fmean(any(use.arguments.get("path") == words.CONSTANTS_FILE for use in each) for each in uses),
+        "looked_up": fmean(any(map(_looks_up, each)) for each in uses),
         "tested": fmean(any(use.tool == words.RUN_TESTS for use in each) for each in uses),
         "failed_calls": fmean(sum(use.error_class is not None for use in each) for each in uses),
         "open_todos": fmean(episode.score().components["unfinished_todos"].value for episode in episodes),
@@ -61,14 +82,16 @@ def values(attempts: Sequence[Attempt[CoderEpisode]]) -> dict[str, float]:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Trains and evaluates one arm; returns its curve and its values by size, which ``--json`` writes."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(arguments.threads)
     model = Qwen3ForCausalLM.from_pretrained(arguments.base, dtype=torch.float32)
     limits = Limits(summaries=0) if arguments.no_summaries else Limits()
-    spec = CODER_SHORT if arguments.length_cost else CODER
+    spec = REWARDS[arguments.reward]
     settings = LearnSettings(
         sampling_settings(limits),
         trainer=trainer_settings(
             steps=arguments.steps,
+            groups_per_step=arguments.groups,
+            substeps=arguments.substeps,
             seed=arguments.seed,
             learning_rate=arguments.learning_rate,
             constant_length=48,
@@ -96,69 +119,87 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         learn(model, training, settings, held_out_episodes(cache, spec=spec, limits=limits), values, report)
         if arguments.save:
             model.save_pretrained(arguments.save)
-        for size in SIZES:
-            episodes = held_out_episodes(cache, size=size, spec=spec, limits=limits)
-            found = evaluate(model, episodes, settings, arguments.steps, values)
-            by_size[str(size)] = {"greedy": found.greedy, "sampled": found.sampled}
-            print(f"{size} functions: greedy {_short(found.greedy)}; sampled {_short(found.sampled)}", flush=True)
+        for size in SIZES if arguments.by_size else ():
+            episode = held_out_episodes(cache, size=size, spec=spec, limits=limits)
+            asked = [episode(number, arguments.steps) for number in range(arguments.by_size)]
+            by_size[str(size)] = found = values(play(model, asked, settings.sampling, seed=arguments.seed))
+            print(f"{size} functions: sampled {_short(found)}", flush=True)
         runs = {"runs": cache.runs, "known": cache.hits}
     arm = "control" if arguments.control else "without summaries" if arguments.no_summaries else "with summaries"
-    if arguments.length_cost:
-        arm += ", length cost"
+    if arguments.reward != "coder@1":
+        arm += f", {arguments.reward}"
     return {"arm": arm, "seed": arguments.seed, "steps": steps, "held_out": held_out, "by_size": by_size, "tests": runs}
 
 
-def markdown(files: Sequence[Path]) -> str:
-    """Returns two tables of the results in ``files``: before and after, and by size."""
-    results = [json.loads(file.read_text()) for file in files]
+def markdown(results: Sequence[dict[str, Any]]) -> str:
+    """Returns two tables of ``results``: before and after, and after by size."""
     learnt = table(
-        (
-            "arm, seed",
-            "greedy before",
-            "after",
-            "sampled before",
-            "after",
-            "looked up",
-            "exits",
-            "open to-dos",
-            "tokens",
-        ),
+        ("arm, seed", "greedy", "sampled", "solved", *(head for head, _, _ in SHOWN)),
         (
             (
                 f"{result['arm']}, {result['seed']}",
-                *(f"{evaluation[mode]['reward']:.3f}" for mode in ("greedy", "sampled") for evaluation in ends),
                 *(
-                    f"{ends[0]['sampled'][name]:{form}} → {ends[1]['sampled'][name]:{form}}"
-                    for name, form in (
-                        ("looked_up", ".2f"),
-                        ("exits", ".3f"),
-                        ("open_todos", ".2f"),
-                        ("sampled_tokens", ".0f"),
-                    )
+                    f"{before[mode][name]:.2f} → {after[mode][name]:.2f}"
+                    for mode, name in (("greedy", "outcome"), ("sampled", "outcome"), ("sampled", "solved"))
                 ),
+                *(f"{before['sampled'][name]:{form}} → {after['sampled'][name]:{form}}" for _, name, form in SHOWN),
             )
             for result in results
-            for ends in [(result["held_out"][0], result["held_out"][-1])]
+            for before, after in [(result["held_out"][0], result["held_out"][-1])]
         ),
     )
-    arms: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for result in results:
-        arms[result["arm"]].append(result["by_size"])
     sizes = table(
-        ("arm (sampled; summaries of an attempt)", *(f"{size}" for size in SIZES)),
+        ("outcome, sampled (summaries an attempt)", *map(str, SIZES)),
         (
             (
-                arm,
+                f"{arm}, {len(found)} seed{'s' * (len(found) > 1)}",
                 *(
-                    f"{fmean(each[str(size)]['sampled']['outcome'] for each in found):.2f} "
-                    f"({fmean(each[str(size)]['sampled']['summaries'] for each in found):.1f})"
-                    for size in SIZES
+                    f"{_mean(found, size, 'outcome'):.2f} ({_mean(found, size, 'summaries'):.1f})"
+                    for size in map(str, SIZES)
                 ),
             )
-            for arm, found in arms.items()
+            for arm, found in _by_arm(results).items()
         ),
     )
     return f"{learnt}\n\n{sizes}\n"
+
+
+def picture(results: Sequence[dict[str, Any]], file: Path) -> None:
+    """Draw the outcome of training samples by step, and of held-out tasks by size, mean of each arm's seeds."""
+    figure = new_figure()
+    curve, sizes = figure.subplots(1, 2)
+    for (arm, found), colour in zip(_by_arm(results, by_size=False).items(), COLOURS, strict=False):
+        steps = list(zip(*(result["steps"] for result in found), strict=True))
+        means = [fmean(each["outcome"] for each in step) for step in steps]
+        for result in found:
+            curve.plot([each["outcome"] for each in result["steps"]], color=colour, alpha=0.25, linewidth=0.8)
+        curve.plot(means, color=colour, label=f"{arm}, {len(found)} seeds")
+    for (arm, found), colour in zip(_by_arm(results).items(), COLOURS, strict=False):
+        sizes.plot(SIZES, [_mean(found, str(size), "outcome") for size in SIZES], "o-", color=colour, label=arm)
+    curve.set(title="training samples", xlabel="step", ylabel="outcome", ylim=(0, 1.02))
+    sizes.set(title="held-out tasks, after training", xlabel="functions to repair", ylabel="outcome", ylim=(0, 1.02))
+    for axes in (curve, sizes):
+        axes.legend(fontsize=8)
+    figure.savefig(file)
+
+
+def _by_arm(results: Sequence[dict[str, Any]], *, by_size: bool = True) -> dict[str, list[dict[str, Any]]]:
+    """Returns the results of each arm; with ``by_size``, of those that were evaluated by size."""
+    arms: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for result in results:
+        if result["by_size"] or not by_size:
+            arms[result["arm"]].append(result)
+    return arms
+
+
+def _mean(results: Sequence[dict[str, Any]], size: str, name: str) -> float:
+    return fmean(result["by_size"][size][name] for result in results)
+
+
+def _looks_up(use: ToolUse) -> bool:
+    """Returns whether a call shows the number of a constant."""
+    arguments = use.arguments
+    return arguments.get("path") == words.CONSTANTS_FILE or arguments.get("pattern") in words.CONSTANTS
 
 
 def _short(found: Any) -> str:
@@ -166,23 +207,36 @@ def _short(found: Any) -> str:
     return ", ".join(f"{name} {found[name]:.2f}" for name in names)
 
 
+def parser() -> argparse.ArgumentParser:
+    """Returns the command's options."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--base", type=Path, default=BASE)
+    found.add_argument("--seed", type=int, default=0)
+    found.add_argument("--steps", type=int, default=STEPS)
+    found.add_argument("--groups", type=int, default=GROUPS, help="groups of a step")
+    found.add_argument("--substeps", type=int, default=1)
+    found.add_argument("--threads", type=int, default=1)
+    found.add_argument("--held-out", type=int, default=128, help="held-out tasks of an evaluation")
+    found.add_argument("--by-size", type=int, default=48, help="held-out tasks of each size, sampled; 0: none")
+    found.add_argument("--learning-rate", type=float, default=8e-4)
+    found.add_argument("--no-summaries", action="store_true")
+    found.add_argument("--reward", choices=REWARDS, default="coder@1")
+    found.add_argument("--control", action="store_true")
+    found.add_argument("--json", type=Path, help="file for the result")
+    found.add_argument("--save", type=Path, help="folder for the model")
+    found.add_argument("--markdown", type=Path, nargs="+", metavar="FILE", help="print tables of results")
+    found.add_argument("--picture", type=Path, metavar="PNG", help="with --markdown: draw them")
+    return found
+
+
 def main() -> None:
     """Runs an arm, or prints tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=Path, default=BASE)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--held-out", type=int, default=128, help="held-out tasks of an evaluation, also of each size")
-    parser.add_argument("--learning-rate", type=float, default=8e-4)
-    parser.add_argument("--no-summaries", action="store_true")
-    parser.add_argument("--length-cost", action="store_true", help="coder@2 instead of coder@1")
-    parser.add_argument("--control", action="store_true")
-    parser.add_argument("--json", type=Path, help="file for the result")
-    parser.add_argument("--save", type=Path, help="folder for the model")
-    parser.add_argument("--markdown", type=Path, nargs="+", metavar="FILE", help="print tables of results")
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     if arguments.markdown:
-        print(markdown(arguments.markdown))
+        results = [json.loads(file.read_text()) for file in arguments.markdown]
+        print(markdown(results))
+        if arguments.picture:
+            picture(results, arguments.picture)
         return
     result = run(arguments)
     if arguments.json:

@@ -1,29 +1,34 @@
-"""The short form of ``coder.py``: a step in the simulator, evaluations by size with and without summaries, and tables.
+"""The short form of ``coder.py``: a step in the simulator, evaluations by size with and without summaries, tables and
+picture.
 
-It does not say that the coder learns: that takes more steps than a test has.
+It does not say that the coder learns: that is not shown yet.
 """
 
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.experiments.coder import BASE, SIZES, markdown, run
+from tests.experiments import coder
+from tests.experiments.coder import SIZES, markdown, picture, run
+
+
+def options(**changes: Any) -> Namespace:
+    """The command's default options, with ``changes``."""
+    return Namespace(**(vars(coder.parser().parse_args([])) | changes))
 
 
 @pytest.mark.parametrize("no_summaries", [False, True])
 def test_an_arm_is_trained_and_evaluated_by_size(tmp_path: Path, no_summaries: bool) -> None:
-    settings = {"base": BASE, "seed": 0, "steps": 1, "held_out": 4, "learning_rate": 8e-4, "save": None}
-    options = {"no_summaries": no_summaries, "length_cost": False, "control": False}
-    result = run(Namespace(**settings, **options))
+    result = run(options(steps=1, groups=2, held_out=4, by_size=2, no_summaries=no_summaries))
     assert [evaluation["version"] for evaluation in result["held_out"]] == [0, 1]
     assert len(result["steps"]) == 1
     assert set(result["by_size"]) == {str(size) for size in SIZES}
-    used = [values["sampled"]["summaries"] for values in result["by_size"].values()]
-    assert any(used) is not no_summaries
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps(result))
-    text = markdown([file])
+    assert any(values["summaries"] for values in result["by_size"].values()) is not no_summaries
+    text = markdown([json.loads(json.dumps(result))])
     assert f"{'without' if no_summaries else 'with'} summaries, 0" in text
     assert f"| {SIZES[-1]} |" in text
+    picture([result], tmp_path / "learnt.png")
+    assert (tmp_path / "learnt.png").stat().st_size > 1000
