@@ -1,4 +1,4 @@
-"""A reward that runs what the model wrote: ``sys.exit`` costs one trajectory its total, and the worker goes on."""
+"""A reward that runs what the model wrote: ``sys.exit`` costs one trajectory its total, and the worker continues."""
 
 from pathlib import Path
 
