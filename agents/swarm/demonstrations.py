@@ -2,8 +2,9 @@
 frequent mistakes on purpose.
 
 A model that imitates them can call every tool and copy names and ids, but is sloppy: it works alone most of the time,
-stops early, and when it does create a sub-agent it assigns one or two sub-tasks, more than half of them useless. So the
-first sub-agents of a run do not pay: creating one and waiting for it takes as long as two lookups.
+usually answers with the first chunk that it found, and when it does create a sub-agent it assigns a few sub-tasks, more
+than half of them useless. So the first sub-agents of a run do not pay: creating one and waiting for it takes as long as
+two lookups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from random import Random
 
 from headrace.agents.search.corpus import Chunk
 from headrace.agents.swarm import vocabulary as words
+from headrace.agents.swarm.actions import MAX_ASSIGNED
 from headrace.agents.swarm.harness import Assigned, Done, Harness, Limits
 from headrace.agents.swarm.subagents import scripted_reports
 from headrace.agents.swarm.tasks import Source, Split, Task, make_task, task_id
@@ -21,27 +23,25 @@ from headrace.agents.swarm.tasks import Source, Split, Task, make_task, task_id
 class Mistakes:
     """Probabilities of the demonstrator's choices and mistakes, each at its own decision."""
 
-    delegates_wide: float = 0.3
+    delegates_wide: float = 0.35
     """Begins a wide task with a sub-agent."""
-    delegates_deep: float = 0.2
+    delegates_deep: float = 0.35
     """Begins a deep task with a sub-agent, which cannot pay."""
-    system_prompt_empty: float = 0.5
+    system_prompt_empty: float = 0.4
     """Writes a system prompt that names no relation."""
     junk: float = 0.55
     """Assigns a sub-task that names no entity, or not the relation."""
-    second: float = 0.4
+    another: float = 0.8
     """Assigns another sub-task in the same turn; decided again after each."""
-    stop_early: float = 0.1
-    """Answers with lookups still missing; decided before each lookup after the first."""
-    wrong_relation: float = 0.05
+    stop_early: float = 0.05
+    """Answers with lookups still missing; decided before each turn after the first chunk."""
+    wrong_relation: float = 0.03
     """Reads another relation."""
-    answer_partly: float = 0.25
-    """Leaves out chunks that it has found."""
-    answer_wrong: float = 0.15
-    """Answers with a chunk that is not asked for as well."""
-    answer_other_hop: float = 0.3
-    """Answers a deep task with another hop's chunk."""
-    malformed: float = 0.02
+    answer_first: float = 0.6
+    """Answers with the first chunk that it found: of a wide task one item, of a deep one the first hop."""
+    answer_wrong: float = 0.1
+    """Answers a wide task with a chunk that is not asked for as well."""
+    malformed: float = 0.01
     """Emits tokens that are not a turn."""
 
 
@@ -50,12 +50,11 @@ FLAWLESS = Mistakes(
     delegates_deep=0.0,
     system_prompt_empty=0.0,
     junk=0.0,
-    second=1.0,
+    another=1.0,
     stop_early=0.0,
     wrong_relation=0.0,
-    answer_partly=0.0,
+    answer_first=0.0,
     answer_wrong=0.0,
-    answer_other_hop=0.0,
     malformed=0.0,
 )
 """Every wide task by one turn of sub-tasks, every deep task alone, no mistakes."""
@@ -126,22 +125,23 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes, delegates: bool) -> S
 
 
 def _assign(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
-    """Return sub-tasks about the first entities of the question, among useless ones."""
+    """Return sub-tasks among useless ones: about the entities of a wide question in their order; about the first hop of
+    a deep one, again and again, because the entities of the others are not known yet."""
     [(name, system_prompt)] = harness.agents.items()
+    deep = harness.task.source is Source.DEEP
+    waiting = list(harness.task.evidence)
     turn: list[str] = []
-    for chunk in harness.task.evidence:
-        if turn and rng.random() >= errs.second:
+    for place in range(MAX_ASSIGNED):
+        if not waiting or (place and rng.random() >= errs.another):
             break
-        subject, relation = chunk.triple.subject, chunk.triple.relation
+        subject, relation = waiting[0].triple.subject, waiting[0].triple.relation
         if rng.random() < errs.junk:
-            prompt = rng.choice(((_filler(rng),), (_filler(rng), _filler(rng)), (relation,)))
-        elif relation in system_prompt:
-            prompt = (subject,)
+            prompt: tuple[str, ...] = rng.choice(((_filler(rng),), (_filler(rng), _filler(rng)), (relation,)))
         else:
-            prompt = (relation, subject)
+            prompt = (subject,) if relation in system_prompt else (relation, subject)
+            if not deep:
+                del waiting[0]
         turn += (words.ASSIGN, name, *prompt)
-        if harness.task.source is Source.DEEP and len(turn) > 8:
-            break
     return turn
 
 
@@ -156,12 +156,11 @@ def _look_up(wanted: Chunk, harness: Harness, rng: Random, errs: Mistakes) -> Se
 def _answer(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
     """Return an answer from chunks that were shown, in the order in which they were."""
     task, shown = harness.task, list(harness.seen)
+    found = [chunk.chunk_id for chunk in harness.seen.values() if chunk in task.evidence]
+    if rng.random() < errs.answer_first:
+        return (words.ANSWER, *found[:1])
     if task.source is Source.DEEP:
-        wanted = [chunk.chunk_id for chunk in task.evidence if chunk.chunk_id in harness.seen][-1:]
-        return (words.ANSWER, *(rng.sample(shown, 1) if shown and rng.random() < errs.answer_other_hop else wanted))
-    found = [chunk_id for chunk_id in shown if chunk_id in task.targets]
-    if len(found) > 1 and rng.random() < errs.answer_partly:
-        found = found[: rng.randrange(1, len(found))]
+        return (words.ANSWER, *found[-1:])
     others = [chunk_id for chunk_id in shown if chunk_id not in task.targets]
     if others and rng.random() < errs.answer_wrong:
         found.append(rng.choice(others))
