@@ -1,15 +1,17 @@
 """Shaping for sub-agents: none, annealed, never annealed, r_parallel only; and Toggle. Learnt from the base model.
 
-python -m tests.experiments.swarm_arms [--seeds 3] [--steps 60] [--arms NAME …] [--results DIR]
+python -m tests.experiments.swarm_arms                  # what the rewards pay for, by players without mistakes
+python -m tests.experiments.swarm_arms --results DIR [--seeds 3] [--steps 60] [--arms NAME …]      # what is learnt
 
 Each finished run is kept as a JSON file in DIR, so that an interrupted experiment resumes with the next run.
+``swarm_arms_page.py`` makes the tables and the picture.
 """
 
 import json
 import time
-from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -21,7 +23,8 @@ from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.rewards.swarm import ARMS
 from headrace.streams.rewards.toggle import Toggle, length_budgets
 from headrace.trainer.model.load import load_model
-from tests.experiments.page import COLOURS, new_figure, table, write
+from tests.experiments.page import write
+from tests.experiments.swarm_arms_page import HELD_OUT_TASKS, Run, page, what_pays
 from tests.simulator.learn import Curve, Evaluation, LearnSettings, Step, learn, trainer_settings
 from tests.simulator.sampling import Attempt, play
 from tests.simulator.swarm import (
@@ -33,43 +36,39 @@ from tests.simulator.swarm import (
 )
 
 BASE = Path(words.__file__).with_name("base")
-STEPS, GROUPS, SUBSTEPS, TASKS_PER_SEED = 60, 16, 4, 1_000_000
+STEPS, GROUPS, SUBSTEPS, LEARNING_RATE = 60, 8, 4, 4e-4
+TASKS_PER_SEED = 1_000_000
 TOGGLE = "annealed, Toggle"
 NAMES = (*ARMS, TOGGLE)
-LEARNING_RATE = 8e-4
 TOGGLE_PERIOD, TOGGLE_PERCENTILE, TOGGLE_ACCURACY = 5, 50.0, 0.5
 
 
-@dataclass(slots=True)
-class Run:
-    """One arm with one seed, as plain values."""
-
-    arm: str
-    seed: int
-    steps: list[dict[str, float]] = field(default_factory=list)
-    """Means over the attempts of each step."""
-    before: dict[str, float] = field(default_factory=dict)
-    """Held-out tasks, sampled, by the base model."""
-    after: dict[str, float] = field(default_factory=dict)
-    """Held-out tasks, sampled, after the last step."""
-    greedy_before: dict[str, float] = field(default_factory=dict)
-    greedy_after: dict[str, float] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-    """Wall-clock seconds of each step."""
-
-
 def measured(attempts: Sequence[Attempt[SwarmEpisode]]) -> dict[str, float]:
-    """Returns the means that the page shows; rates of sub-agents are over those that were assigned."""
+    """Returns the means that the page shows, of all attempts and by kind of task.
+
+    ``delegates`` is the share of attempts with a sub-task, ``finished`` that of sub-tasks whose sub-agent completed.
+    ``longest critical`` is how long all attempts take side by side, in model calls, ``longest total`` the same if the
+    sub-agents of a turn ran one after another.
+    """
     episodes = [attempt.episode for attempt in attempts]
-    found: dict[str, float] = {"reward": fmean(each.reward() for each in episodes)}
+    found: dict[str, float] = {
+        "reward": fmean(each.reward() for each in episodes),
+        "longest critical": max(each.harness.critical_steps + 1 for each in episodes),
+        "longest total": max(each.harness.turns + each.subagent_steps for each in episodes),
+    }
     for source in Source:
         some = [each for each in episodes if each.task.source is source]
         if not some:
             continue
         assigned = sum(each.harness.assigned for each in some)
+        scores = [each.score().components for each in some]
         found |= {
             f"{source} outcome": fmean(each.outcome for each in some),
+            f"{source} reward": fmean(each.reward() for each in some),
+            f"{source} parallel": fmean(each["parallel"].value for each in scores),
+            f"{source} finish": fmean(each["finish"].value for each in scores),
             f"{source} spawns": assigned / len(some),
+            f"{source} delegates": fmean(each.harness.assigned > 0 for each in some),
             f"{source} critical": fmean(each.harness.critical_steps + 1 for each in some),
             f"{source} total": fmean(each.harness.turns + each.subagent_steps for each in some),
             f"{source} tokens": fmean(each.sampled for each in some),
@@ -80,7 +79,7 @@ def measured(attempts: Sequence[Attempt[SwarmEpisode]]) -> dict[str, float]:
     return found | {"λ1": weights["parallel"].weight, "λ2": weights["finish"].weight}
 
 
-def run(arm: str, seed: int, steps: int = STEPS, *, held_out_tasks: int = 128, groups: int = GROUPS) -> Run:
+def run(arm: str, seed: int, steps: int = STEPS, *, held_out_tasks: int = HELD_OUT_TASKS, groups: int = GROUPS) -> Run:
     """Learn one arm from the base model; everything but the time depends on the arm and the seed alone."""
     spec = ARMS["annealed" if arm == TOGGLE else arm]
     model = load_model(BASE)
@@ -139,16 +138,8 @@ def _toggle(model: torch.nn.Module, settings: LearnSettings, first: int, tasks: 
 
 def _plain(arm: str, seed: int, curve: Curve) -> Run:
     before, after = curve.held_out[0], curve.held_out[-1]
-    return Run(
-        arm,
-        seed,
-        [dict(step.values) for step in curve.steps],
-        dict(before.sampled),
-        dict(after.sampled),
-        dict(before.greedy),
-        dict(after.greedy),
-        [round(sum(step.seconds), 3) for step in curve.steps],
-    )
+    steps = [dict(step.values) for step in curve.steps]
+    return Run(arm, seed, steps, *(dict(each) for each in (before.sampled, after.sampled, before.greedy, after.greedy)))
 
 
 def kept(results: Path, arm: str, seed: int, steps: int) -> Run:
@@ -159,116 +150,29 @@ def kept(results: Path, arm: str, seed: int, steps: int) -> Run:
     began = time.monotonic()
     done = run(arm, seed, steps)
     results.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({name: getattr(done, name) for name in Run.__dataclass_fields__}))
+    path.write_text(json.dumps({each.name: getattr(done, each.name) for each in fields(done)}))
     shown = ", ".join(f"{name} {done.after.get(name, 0):.2f}" for name in ("reward", "wide outcome", "deep outcome"))
     print(f"{arm}, seed {seed}: {shown} after {time.monotonic() - began:.0f} s", flush=True)
     return done
 
 
-def last(run: Run, name: str, count: int = 10) -> float:
-    """Mean of a value over a run's last steps; 0 if it never occurred."""
-    return fmean([step[name] for step in run.steps[-count:] if name in step] or [0.0])
-
-
 def main() -> None:
     """Run what is missing, then write the page."""
-    parser = ArgumentParser()
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, help="folder of finished runs; unset: nothing is learnt")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=Path(".swarm-arms"))
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--arms", nargs="+", choices=NAMES, default=NAMES)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    runs = {
-        (arm, seed): kept(given.results, arm, seed, given.steps) for seed in range(given.seeds) for arm in given.arms
-    }
-    page({arm: [runs[arm, seed] for seed in range(given.seeds)] for arm in given.arms})
-
-
-def page(runs: Mapping[str, Sequence[Run]]) -> None:
-    """Write the page of ``runs``, by arm."""
-    steps, seeds = len(next(iter(runs.values()))[0].steps), len(next(iter(runs.values())))
-    figure = new_figure()
-    figure.set_size_inches(11, 7)
-    axes = figure.subplots(2, 2).flat
-    panels = (("reward", "mean reward in training"), ("wide outcome", "wide tasks: item F1"),
-              ("deep outcome", "deep tasks: accuracy"), ("deep spawns", "deep tasks: sub-tasks assigned"))  # fmt: skip
-    for axis, (name, title) in zip(axes, panels, strict=True):
-        for arm, colour in zip(runs, COLOURS, strict=False):
-            curve = [fmean(run.steps[step].get(name, 0.0) for run in runs[arm]) for step in range(steps)]
-            smooth = [fmean(curve[max(0, step - 4) : step + 1]) for step in range(steps)]
-            axis.plot(smooth, color=colour, label=arm)
-        axis.set(title=title, xlabel="step", ylim=(0, None))
-    figure.axes[0].legend(fontsize=8)
-
-    def cell(arm: str, name: str, digits: int = 2) -> str:
-        values = [run.after.get(name, 0.0) for run in runs[arm]]
-        spread = f" ({min(values):.{digits}f}–{max(values):.{digits}f})" if seeds > 1 else ""
-        return f"{fmean(values):.{digits}f}{spread}"
-
-    def rewards(arm: str) -> str:
-        return f"{fmean(last(run, 'reward') for run in runs[arm]):.2f}"
-
-    before = next(iter(runs.values()))[0].before
-    outcomes = table(
-        ["held out, after training", "wide: item F1", "deep: accuracy", "training reward at the end", "λ1 at the end"],
-        [
-            ["base model", f"{before['wide outcome']:.2f}", f"{before['deep outcome']:.2f}", "", ""],
-            *(
-                [arm, cell(arm, "wide outcome"), cell(arm, "deep outcome"), rewards(arm),
-                 f"{runs[arm][0].steps[-1]['λ1']:g}"]
-                for arm in runs
-            ),
-        ],
-    )  # fmt: skip
-    effort = table(
-        ["", "sub-tasks wide", "deep", "finished wide", "critical steps wide", "total steps wide",
-         "critical steps deep", "tokens wide", "deep", "steps to item F1 0.8", "seconds"],
-        [
-            [arm, *(cell(arm, name, 1) for name in ("wide spawns", "deep spawns")), cell(arm, "wide finished"),
-             *(cell(arm, name, 1) for name in ("wide critical", "wide total", "deep critical", "wide tokens",
-                                               "deep tokens")), *_until(runs[arm], 0.8)]
-            for arm in runs
-        ],
-    )  # fmt: skip
-    shown = sorted({*range(0, steps, max(1, steps // 5)), steps - 1})
-    weights = table(
-        ["λ1, λ2 by step", *map(str, shown)],
-        [
-            [arm, *(f"{runs[arm][0].steps[step]['λ1']:.2f}, {runs[arm][0].steps[step]['λ2']:.2f}" for step in shown)]
-            for arm in runs
-        ],
-    )
-    write(
-        "swarm_arms",
-        "Shaping for sub-agents: four arms and Toggle",
-        [
-            f"The orchestrator of `agents/swarm`, learnt from its base model in the simulator (`tests/simulator`) with "
-            f"the trainer's own learner: {steps} steps of {GROUPS} tasks × 8 attempts in {SUBSTEPS} sub-steps, loss "
-            f"`kimi`, scripted sub-agents that complete 90 % of answerable sub-tasks, seeds 0–{seeds - 1}: mean "
-            "(least–largest). "
-            "Held-out tasks are sampled at temperature 1; the training reward is that of the last 10 steps.",
-            outcomes,
-            effort,
-            weights,
-        ],
-        figure,
-    )
-
-
-def _until(runs: Sequence[Run], wanted: float) -> list[str]:
-    """Steps and wall-clock seconds until the mean item F1 of five steps reaches ``wanted``, of the runs that do."""
-    found = []
-    for run in runs:
-        for step in range(4, len(run.steps)):
-            if fmean(each.get("wide outcome", 0.0) for each in run.steps[step - 4 : step + 1]) >= wanted:
-                found.append((step + 1, sum(run.seconds[: step + 1])))
-                break
-    if not found:
-        return ["never", "never"]
-    note = "" if len(found) == len(runs) else f" ({len(found)} of {len(runs)} runs)"
-    return [f"{fmean(steps for steps, _ in found):.0f}{note}", f"{fmean(seconds for _, seconds in found):.0f}"]
+    paragraphs, figure = what_pays(), None
+    if given.results is not None:
+        seeds = range(given.seeds)
+        runs = {(arm, seed): kept(given.results, arm, seed, given.steps) for seed in seeds for arm in given.arms}
+        learnt, figure = page({arm: [runs[arm, seed] for seed in seeds] for arm in given.arms})
+        paragraphs += learnt
+    write("swarm_arms", "Shaping for sub-agents: four arms and Toggle", paragraphs, figure)
 
 
 if __name__ == "__main__":
