@@ -172,7 +172,7 @@ def main() -> None:
         runs = {(arm, seed): kept(given.results, arm, seed, given.steps) for seed in seeds for arm in given.arms}
         learnt, figure = page({arm: [runs[arm, seed] for seed in seeds] for arm in given.arms})
         paragraphs += learnt
-    write("swarm_arms", "Shaping for sub-agents: four arms and Toggle", paragraphs, figure)
+    write("swarm_arms", "Shaping for sub-agents, by arm", paragraphs, figure)
 
 
 if __name__ == "__main__":
