@@ -19,7 +19,7 @@ from headrace.deploy.stack.stack import Stack
 from headrace.schemas.records.step import Step
 
 THIS_PROCESS = "this process"
-"""The demo itself: samplers, harness, environment and the supervision of the stack."""
+"""The demo itself: samplers, harness, environment and the supervision of the stack, with programs that it starts."""
 
 _COUNTERS = {"vllm:generation_tokens": "sampled", "vllm:prompt_tokens": "prompt"}
 _METRICS_S = 10.0
@@ -37,7 +37,7 @@ class Usage(BaseModel):
     processor_s: dict[str, float]
     """Processor seconds by part of the stack."""
     idle_s: float
-    """Processor seconds of the whole machine in which nothing ran."""
+    """Seconds in which those processors were idle."""
     sampled_tokens: int | None
     """Tokens that vLLM sampled; ``None`` if it does not tell."""
     prompt_tokens: int | None
@@ -64,9 +64,11 @@ async def read_counters(stack: Stack) -> Reading:
     """Return the counters of all parts and of the engine now."""
     pids = {name: part.pid for name, part in stack.parts.items() if part.pid}
     own = {THIS_PROCESS: psutil.Process().pid}
-    taken = {(name, pid): _processor_s(pid, whole=name != THIS_PROCESS) for name, pid in {**pids, **own}.items()}
+    taken = {(name, pid): _processor_s(pid) for name, pid in pids.items()}
+    # The stack's parts are descendants of this process, and so are programs of the agent, such as sandboxes.
+    taken |= {(THIS_PROCESS, pid): max(0.0, _processor_s(pid) - sum(taken.values())) for pid in own.values()}
     tokens = await _tokens(stack.addresses["vllm"]) if "vllm" in stack.addresses else {}
-    return Reading(time.monotonic(), taken, float(psutil.cpu_times().idle), tokens)
+    return Reading(time.monotonic(), taken, _idle_s(), tokens)
 
 
 def used(before: Reading, after: Reading, steps: Iterable[Step]) -> Usage:
@@ -83,9 +85,7 @@ def used(before: Reading, after: Reading, steps: Iterable[Step]) -> Usage:
     metrics = [step.metrics for step in sorted(steps, key=lambda step: step.step)[1:]]
     return Usage(
         seconds=round(after.at_s - before.at_s, 2),
-        cores=len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else psutil.cpu_count() or 1,
+        cores=len(_processors()),
         processor_s=dict(sorted(spent.items(), key=lambda item: -item[1])),
         idle_s=round(after.idle_s - before.idle_s, 2),
         sampled_tokens=tokens["sampled"],
@@ -117,17 +117,29 @@ def usage_lines(usage: Usage) -> list[str]:
     return [*lines, *(f"  {each}" for each in figures)]
 
 
-def _processor_s(pid: int, *, whole: bool) -> float:
-    """Processor seconds of a process, and of its descendants, ended ones too, if ``whole``; 0 if it has ended."""
+def _processors() -> list[int]:
+    """Numbers of the processors that this process may use."""
+    if hasattr(psutil.Process, "cpu_affinity"):
+        return list(psutil.Process().cpu_affinity())
+    return list(range(psutil.cpu_count() or 1))
+
+
+def _idle_s() -> float:
+    """Seconds in which the processors that this process may use were idle, so far."""
+    times = psutil.cpu_times(percpu=True)
+    return sum(float(times[number].idle) for number in _processors() if number < len(times))
+
+
+def _processor_s(pid: int) -> float:
+    """Processor seconds of a process and of its descendants, ended ones too; 0 if it has ended."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)] if whole else [process]
         total = 0.0
-        for each in family:
+        for each in [process, *process.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
                 taken = each.cpu_times()
                 total += taken.user + taken.system
-                if whole and hasattr(taken, "children_user"):  # Linux: of children that it has awaited
+                if hasattr(taken, "children_user"):  # Linux: of children that it has awaited
                     total += taken.children_user + taken.children_system
         return total
     return 0.0

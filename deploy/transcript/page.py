@@ -21,6 +21,8 @@ Decode = Callable[[Sequence[int]], str]
 """Makes the text of token ids."""
 
 _NOT_UTF8 = "\ufffd"
+_OVERLAP = 32
+"""Tokens before a stretch that are decoded with it: no character and no rule of a decoder is longer."""
 
 
 class Colouring(StrEnum):
@@ -79,9 +81,10 @@ def transcript(
         if piece.turn is not None and piece.turn not in shown:
             shown.add(piece.turn)
             lines += _events(trajectory.turns[piece.turn])
+    # Turns without tokens: calls of a closed model beside those of the policy, turns that only called a tool.
     for index, turn in enumerate(trajectory.turns):
-        if index not in shown and (happened := _events(turn)):
-            lines += [[Fragment(f"  turn {index}", Kind.HEADING)], *happened]
+        if index not in shown:
+            lines += _told(index, turn)
     return lines
 
 
@@ -123,20 +126,27 @@ def _text(
 
 
 def _fragments(segment: Segment, piece: Piece, stretches: Sequence[Stretch], decode: Decode | None) -> list[Fragment]:
-    """Returns the text of each stretch. A piece is decoded as a whole, and its stretches are the differences between
-    the texts of longer and longer beginnings, because a token's text depends on the tokens before it: a stretch that
-    ends inside a character leaves it to the next one.
+    """Returns the text of each stretch: the difference between the texts of two beginnings, because a token's text
+    depends on the tokens before it. A stretch that ends inside a character leaves it to the next one.
+
+    Both start a few dozen tokens before the stretch, not at the piece's start, which would take time quadratic in its
+    length.
     """
     fragments: list[Fragment] = []
-    before = ""
+    start, before = piece.start, ""
     for number, stretch in enumerate(stretches):
-        text = _decoded(segment, piece.start, stretch.end, decode)
+        text = _decoded(segment, start, stretch.end, decode)
         if number < len(stretches) - 1:
             text = text.rstrip(_NOT_UTF8)
-        if not text.startswith(before):  # the decoder changed what it had said: keep the whole text right
-            fragments, before = [], ""
+        if not text.startswith(before):  # the decoder changes what it said before: one colour, but the right text
+            value = stretches[0].value if len({each.value for each in stretches}) == 1 else None
+            return [Fragment(_decoded(segment, piece.start, piece.end, decode), Kind.SAMPLED, value)]
         fragments.append(Fragment(text[len(before) :], Kind.SAMPLED, stretch.value))
         before = text
+        ends = _decoded(segment, start, stretch.end, decode) == text
+        if ends and stretch.end - start > 2 * _OVERLAP:
+            start = stretch.end - _OVERLAP
+            before = _decoded(segment, start, stretch.end, decode)
     return fragments
 
 
@@ -172,14 +182,18 @@ def _events(turn: Turn) -> list[Line]:
 
 
 def _messages(trajectory: Trajectory) -> list[Line]:
+    """Returns a trajectory without tokens."""
+    return [line for index, turn in enumerate(trajectory.turns) for line in _told(index, turn)]
+
+
+def _told(index: int, turn: Turn) -> list[Line]:
+    """Returns a turn by its messages; nothing if it has neither messages nor events."""
     lines: list[Line] = []
-    for index, turn in enumerate(trajectory.turns):
-        lines.append([Fragment(f"  turn {index}", Kind.HEADING)])
-        for message in turn.messages or ():
-            kind = Kind.SAMPLED if message.get("role") == "assistant" else Kind.CONTEXT
-            lines += _lines([Fragment(f"{message.get('role', '?')}: {_content(message)}", kind)])
-        lines += _events(turn)
-    return lines
+    for message in turn.messages or ():
+        kind = Kind.SAMPLED if message.get("role") == "assistant" else Kind.CONTEXT
+        lines += _lines([Fragment(f"{message.get('role', '?')}: {_content(message)}", kind)])
+    lines += _events(turn)
+    return [[Fragment(f"  turn {index}", Kind.HEADING)], *lines] if lines else []
 
 
 def _content(message: dict[str, object]) -> str:

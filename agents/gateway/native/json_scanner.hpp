@@ -28,12 +28,14 @@ public:
 
     bool take_null() { return take_word("null"); }
 
-    // Takes `text` if it is next, exactly so, and something that ends a value follows.
+    // Takes `text` if it is next, exactly so, and something that ends a value follows; else takes nothing.
     bool take_word(std::string_view text) {
         skip_space();
         if (static_cast<size_t>(end_ - at_) < text.size() || std::string_view(at_, text.size()) != text) return false;
-        at_ += text.size();
-        return at_ == end_ || *at_ == ',' || *at_ == '}' || *at_ == ']' || is_space(*at_);
+        const char* after = at_ + text.size();
+        if (after != end_ && *after != ',' && *after != '}' && *after != ']' && !is_space(*after)) return false;
+        at_ = after;
+        return true;
     }
 
     // Reads a name without escapes, and the colon after it.

@@ -1,13 +1,23 @@
 """Where processors and time went: from counters to figures."""
 
-import os
+import asyncio
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import cast
 
-import pytest
-
-from headrace.deploy.demo.usage import Reading, Usage, _processor_s, tokens_in, usage_lines, used
+from headrace.deploy.demo.usage import (
+    THIS_PROCESS,
+    Reading,
+    Usage,
+    _processor_s,
+    read_counters,
+    tokens_in,
+    usage_lines,
+    used,
+)
+from headrace.deploy.stack.stack import Stack
 from headrace.schemas.records.step import Step
 
 PAGE = """\
@@ -71,14 +81,31 @@ def test_what_is_not_known_is_left_out() -> None:
     ]
 
 
+BUSY = "import time; began = time.process_time()\nwhile time.process_time() - began < 0.3: pass"
+
+
 def test_a_part_is_counted_with_what_it_started() -> None:
-    busy = "import time; began = time.process_time()\nwhile time.process_time() - began < 0.3: pass"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); sys.stdin.read()"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}]); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE) as process:
         deadline = time.monotonic() + 30
-        while _processor_s(process.pid, whole=True) < 0.3:
+        while _processor_s(process.pid) < 0.3:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.communicate()
-    assert _processor_s(process.pid, whole=True) == 0.0
-    assert _processor_s(os.getpid(), whole=False) == pytest.approx(sum(os.times()[:2]), abs=0.5)
+    assert _processor_s(process.pid) == 0.0
+
+
+def test_programs_of_the_agent_count_as_this_process_and_parts_do_not() -> None:
+    with subprocess.Popen([sys.executable, "-c", f"{BUSY}\ninput()"], stdin=subprocess.PIPE) as part:
+        stack = cast(Stack, SimpleNamespace(parts={"trainer": SimpleNamespace(pid=part.pid)}, addresses={}))
+        before = asyncio.run(read_counters(stack))
+        subprocess.run([sys.executable, "-c", BUSY], check=True)
+        deadline = time.monotonic() + 30
+        while (after := asyncio.run(read_counters(stack))).processor_s["trainer", part.pid] < 0.3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        part.communicate(b"\n")
+    usage = used(before, after, [])
+    assert usage.processor_s["trainer"] > 0.1
+    assert 0.3 <= usage.processor_s[THIS_PROCESS] < 0.3 + 5
+    assert usage.idle_s <= usage.seconds * usage.cores + 1

@@ -95,8 +95,33 @@ def test_a_trajectory_without_tokens_is_printed_as_its_messages():
     ]
 
 
+def test_calls_without_tokens_are_shown_beside_those_with_tokens():
+    said = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "content": "Yes."}]
+    turns = [Turn(sampled_tokens=2, segment=0), Turn(messages=said)]
+    record = trajectory("t", segment("cSS")).model_copy(update={"turns": turns})
+    assert text_of(transcript(record, words, Colouring.NONE, None))[-3:] == [
+        "  turn 1",
+        "    user: Is it so?",
+        "    assistant: Yes.",
+    ]
+
+
+def test_a_long_turn_is_decoded_in_time_linear_in_its_length():
+    decoded = 0
+
+    def decode(token_ids):
+        nonlocal decoded
+        decoded += len(token_ids)
+        return words(token_ids)
+
+    logprobs = [-0.05, -2.0] * 2_000
+    record = trajectory("t", segment("c" + "S" * len(logprobs), logprobs=logprobs))
+    transcript(record, decode, Colouring.LOGPROB, None)
+    assert decoded < 400 * len(logprobs)
+
+
 @pytest.mark.parametrize("colouring", list(Colouring))
-@given(text=st.text("aé日🎉 \n", min_size=1, max_size=20), data=st.data())
+@given(text=st.text("aé日🎉 \n", min_size=1, max_size=80), data=st.data())
 def test_colours_do_not_change_the_text(colouring, text, data):
     """Every byte is a token, so that stretches end inside characters."""
     spoken = text.encode()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headrace.agents.gateway.engine_errors import EngineError
 from headrace.agents.gateway.generate_stream import MAX_LINE_BYTES, GenerateStream
 from headrace.agents.gateway.native.available import read_plain, reads_nothing
 from tests.agents.gateway.native.both_ways import compare, needs_speedups, read_one_way
@@ -161,6 +162,18 @@ def test_changed_bytes_are_read_or_refused_alike(changes: list[tuple[int, int]])
 def test_what_is_not_plain_is_left_to_python(value: dict[str, Any]) -> None:
     same(line(event([5], "x")), line(value), line(event([6], "y")), END, choices=2)
     same(line(value), END)
+
+
+def test_a_word_with_something_after_it_is_refused_both_ways() -> None:
+    echo = line({**event([7], "a"), "prompt_token_ids": None})
+    for odd in (b"null[3,1,4]", b"nullx", b"null[]", b'null"', b"nullnull"):
+        same(echo.replace(b'"prompt_token_ids":null', b'"prompt_token_ids":' + odd) + END)
+        same(echo.replace(b'"prompt_token_ids":null', b'"usage":' + odd) + END)
+    null = event([7], "a") | {"prompt_token_ids": None}
+    data = json.dumps(null, separators=(",", ":")).encode().replace(b'ids":null', b'ids":null' + PROMPT_JSON)
+    for reader in (reads_nothing, read_plain):
+        found = read_one_way([b"data: " + data + b"\n\n" + END], reader, prompt=(PROMPT, PROMPT_JSON))
+        assert isinstance(found, EngineError)
 
 
 def test_an_echo_in_the_middle_of_a_stream_is_refused_both_ways() -> None:
