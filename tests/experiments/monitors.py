@@ -82,10 +82,10 @@ def measure_hacks(runs: int, ramp: int, steps: int, first_seed: int = 0) -> dict
     return found
 
 
-def measure_honest(runs: int, steps: int) -> Counter[str]:
+def measure_honest(runs: int, steps: int, first_seed: int = 0) -> Counter[str]:
     """The number of episodes that honest runs open, by monitor."""
     false: Counter[str] = Counter()
-    for seed in range(runs):
+    for seed in range(first_seed, first_seed + runs):
         random, run = Random(f"false/{seed}"), Monitored()
         for version in range(steps):
             run, alerts = run.after(honest_step(random, version), version)
@@ -142,9 +142,10 @@ def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int],
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 if a bar is missed."""
+    """Measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=0, help="thresholds were chosen on seeds 0 to 9")
     parser.add_argument("--ramp", type=int, default=60)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--honest-steps", type=int, default=350)
@@ -153,11 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     result: dict[str, Any] = {"runs": options.runs, "ramp": options.ramp}
     if options.only != "honest":
-        found = measure_hacks(options.runs, options.ramp, options.steps)
+        found = measure_hacks(options.runs, options.ramp, options.steps, options.first_seed)
         result["hacks"] = found
         print("\n".join(table(found, options.ramp, options.steps)), flush=True)
     if options.only != "hacks":
-        false = measure_honest(options.runs, options.honest_steps)
+        false = measure_honest(options.runs, options.honest_steps, options.first_seed)
         steps = options.runs * options.honest_steps
         result |= {"false": dict(false), "honest_steps": steps}
         if options.only is None:
