@@ -80,8 +80,6 @@ class Column:
     """Expression by which ClickHouse computes it from other columns of an insert; inserts leave it out."""
     only_inserted: bool = False
     """Whether it exists in inserts only: others are computed from it, and it is not stored."""
-    stored_as: str = ""
-    """Of such a column: the expression that gives its value from the stored columns."""
     from_old: str = ""
     """Expression over the columns of a table of an older release, which had no such column, for its migration."""
 

@@ -7,7 +7,7 @@ create_statement(EVENTS, "analysis") → CREATE TABLE IF NOT EXISTS events ON CL
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.streams.clickhouse.columns import Column, Table, View
 
@@ -30,6 +30,8 @@ class PresentTable:
     """Partition key; empty without one."""
     expiry: str = ""
     """Expression of its TTL; empty without one."""
+    computed: Mapping[str, str] = field(default_factory=dict)
+    """Expression by column that ClickHouse computes from others."""
 
 
 def create_statement(table: Table, cluster: str = "", name: str = "") -> str:
@@ -85,7 +87,7 @@ def view_statement(view: View, cluster: str = "") -> str:
 
 def change_statements(table: Table, present: PresentTable, cluster: str = "") -> list[str]:
     """Returns the DDL that makes a table like ``present`` one like ``table`` in place: renames columns of older
-    releases, adds columns, and sets the retention. Empty if nothing differs that can be changed in place.
+    releases, adds columns, and sets the retention and how columns are computed. Empty if nothing differs that can be changed in place.
     """
     alter = f"ALTER TABLE {table.name}{on_cluster(cluster)}"
     names = set(present.types)
@@ -95,6 +97,8 @@ def change_statements(table: Table, present: PresentTable, cluster: str = "") ->
             made.append(f"{alter} RENAME COLUMN `{column.was}` TO `{column.name}`")
         elif column.name not in names:
             made.append(f"{alter} ADD COLUMN IF NOT EXISTS {_column_clause(column)}")
+        elif column.computed and present.computed.get(column.name) != column.computed:
+            made.append(f"{alter} MODIFY COLUMN `{column.name}` DEFAULT {column.computed}")
     if present.expiry != expiry_of(table):
         made.append(f"{alter} MODIFY TTL {expiry_of(table)}" if expiry_of(table) else f"{alter} REMOVE TTL")
     return made

@@ -40,7 +40,9 @@ class Migration:
 def migration_of(table: Table, present: PresentTable, cluster: str = "") -> Migration:
     """Returns the migration of a table like ``present`` to ``table``."""
     new, before, on = f"{table.name}__new", f"{table.name}__before", on_cluster(cluster)
-    copied = {column.name: made for column in table.inserted if (made := _copied(column, present))}
+    # Ids that the table has in the form of this release are copied as they are, and not computed again.
+    columns = table.stored if present.types.get("id") == "UUID" else table.inserted
+    copied = {column.name: made for column in columns if (made := _copied(column, present))}
     names = ", ".join(f"`{name}`" for name in copied)
     # A drop is refused above 50 GB, to prevent accidents, unless the limit is lifted.
     unlimited = "SETTINGS max_table_size_to_drop = 0, max_partition_size_to_drop = 0"
@@ -71,9 +73,6 @@ def outdated(reasons: dict[str, list[str]]) -> OutdatedTablesError:
 
 def _copied(column: Column, present: PresentTable) -> str:
     """Returns the expression for ``column`` over the columns that are present; empty if it cannot be had from them."""
-    if column.only_inserted:
-        # The table of this release stores the ids in another form.
-        return column.stored_as if present.types.get("id") == "UUID" else column.from_old
     if column.name in present.types:
         return f"`{column.name}`"
     if column.was in present.types:

@@ -97,7 +97,7 @@ def present_table(client: "Client", name: str) -> PresentTable:
     """Returns the table ``name`` as it is; without columns if there is none."""
     parameters = {"table": name}
     columns = client.query(
-        "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
+        "SELECT name, type, if(default_kind = 'DEFAULT', default_expression, '') FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
         parameters=parameters,
     ).result_rows
     tables = client.query(
@@ -106,7 +106,12 @@ def present_table(client: "Client", name: str) -> PresentTable:
         parameters=parameters,
     ).result_rows
     key, query = (str(tables[0][0]), str(tables[0][1])) if tables else ("", "")
-    return PresentTable({str(column): str(type_) for column, type_ in columns}, key, expiry_in(query))
+    return PresentTable(
+        {str(column): str(type_) for column, type_, _ in columns},
+        key,
+        expiry_in(query),
+        {str(column): str(made) for column, _, made in columns if made},
+    )
 
 
 def _reasons(client: "Client", tables: Sequence[Table]) -> dict[str, list[str]]:

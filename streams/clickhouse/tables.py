@@ -34,26 +34,29 @@ from headrace.streams.clickhouse.columns import (
     Table,
 )
 
+_IS_UUID = "toString(toUUIDOrZero(id_sent)) = id_sent"
+"""Whether a sent id is a UUID in its usual form. Others of its forms (capitals, no dashes) are other texts, so other
+ids. ClickHouse evaluates it once per row, for `id` and `id_text`."""
+
 _RECORD = (
     Column(
         "id_sent",
         TEXT,
         "Id of the record, in inserts only.",
         only_inserted=True,
-        stored_as="if(id_text = '', toString(id), id_text)",
         from_old="id",
     ),
     Column(
         "id",
         UUID,
         "Id of the record; records with equal ids are duplicates. Made from a hash of id_text if that is not empty.",
-        computed="ifNull(toUUIDOrNull(id_sent), reinterpretAsUUID(substring(SHA256(id_sent), 1, 16)))",
+        computed=f"if({_IS_UUID}, toUUIDOrZero(id_sent), reinterpretAsUUID(substring(SHA256(id_sent), 1, 16)))",
     ),
     Column(
         "id_text",
         NAME,
         "Id of the record as it was sent, if it is not a UUID in its usual form; else empty.",
-        computed="if(toString(id) = id_sent, '', id_sent)",
+        computed=f"if({_IS_UUID}, '', id_sent)",
     ),
     Column("time", TIME, "Time of the event (facts), or stream time of the record's inputs (derived records)."),
     Column("source", LABEL, "Source of the record, the CloudEvents attribute."),

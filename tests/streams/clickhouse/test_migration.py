@@ -15,7 +15,7 @@ from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.ddl import PresentTable
 from headrace.streams.clickhouse.migration import OutdatedTablesError, migration_of, outdated
 from headrace.streams.clickhouse.schema import MigrationError, ensure_tables, migrate_tables
-from headrace.streams.clickhouse.tables import EVENTS, LAG, TABLES, TRAJECTORIES
+from headrace.streams.clickhouse.tables import EVENTS, FEEDBACK, LAG, TABLES, TRAJECTORIES
 
 UUID = "0192f0c1-7c1b-7e0a-9d55-0f4be0d1a2b3"
 OLD_TYPES = {"id": "String", "run": "LowCardinality(String)"}
@@ -101,6 +101,17 @@ def test_a_migration_keeps_every_row_and_computes_what_can_be_computed(client: C
     assert client.query("SELECT count() FROM events WHERE logged_at > now() - 60").result_rows == [(3,)]
     ensure_tables(client)
     assert migrate_tables(client) == []
+
+
+@pytest.mark.clickhouse
+def test_a_migration_keeps_rows_whose_ids_write_one_uuid_in_different_forms(client: Client) -> None:
+    client.command(old_statement(FEEDBACK))
+    client.command(
+        f"INSERT INTO feedback (id, trajectory_id, signal) VALUES ('{UUID}', 't1', 'a'), ('{UUID.upper()}', 't1', 'b')"
+    )
+    assert migrate_tables(client) == ["feedback: 2 rows"]
+    kept = client.query("SELECT signal, if(id_text = '', toString(id), id_text) FROM feedback FINAL ORDER BY signal")
+    assert kept.result_rows == [("a", UUID), ("b", UUID.upper())]
 
 
 @pytest.mark.clickhouse
