@@ -87,7 +87,8 @@ def view_statement(view: View, cluster: str = "") -> str:
 
 def change_statements(table: Table, present: PresentTable, cluster: str = "") -> list[str]:
     """Returns the DDL that makes a table like ``present`` one like ``table`` in place: renames columns of older
-    releases, adds columns, and sets the retention and how columns are computed. Empty if nothing differs that can be changed in place.
+    releases, adds columns, and sets the retention and how columns are computed. Empty if nothing differs that can be
+    changed in place.
     """
     alter = f"ALTER TABLE {table.name}{on_cluster(cluster)}"
     names = set(present.types)

@@ -97,7 +97,8 @@ def present_table(client: "Client", name: str) -> PresentTable:
     """Returns the table ``name`` as it is; without columns if there is none."""
     parameters = {"table": name}
     columns = client.query(
-        "SELECT name, type, if(default_kind = 'DEFAULT', default_expression, '') FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
+        "SELECT name, type, if(default_kind = 'DEFAULT', default_expression, '') FROM system.columns "
+        "WHERE database = currentDatabase() AND table = {table:String}",
         parameters=parameters,
     ).result_rows
     tables = client.query(

@@ -33,6 +33,8 @@ EVENTS_WITH_TRAJECTORY = View(
     ") AS start USING (trajectory_id)",
 )
 
+# argMin and argMax skip rows whose value is null; a tuple around a value that may be null keeps them.
+
 SUCCESS = 0.5
 """Outcome, or without one normalised reward, from which on the views call a trajectory a success."""
 
@@ -85,7 +87,7 @@ LEFT ANY JOIN (
 LEFT ANY JOIN (
     SELECT trajectory_id, uniqExact(id) AS signals, min(toNullable(time)) AS first_feedback_at,
            max(toNullable(time)) AS last_feedback_at,
-           argMin(delay_s, (time, offset)) AS stated_delay,
+           argMin(tuple(delay_s), (time, offset)).1 AS stated_delay,
            argMax(signal, (time, offset)) AS last_signal, argMax(toNullable(value), (time, offset)) AS last_value
     FROM feedback GROUP BY trajectory_id
 ) AS judged USING (trajectory_id)""",
@@ -234,7 +236,7 @@ FROM (
     ) AS trajectory
     LEFT ANY JOIN (
         SELECT trajectory_id, uniqExact(id) AS signals, min(time) AS first_at,
-               argMin(delay_s, (time, offset)) AS stated_delay
+               argMin(tuple(delay_s), (time, offset)).1 AS stated_delay
         FROM feedback GROUP BY trajectory_id
     ) AS judged USING (trajectory_id)
 )
