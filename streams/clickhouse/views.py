@@ -5,7 +5,7 @@ SELECT agent, fate, count() FROM trajectory_facts WHERE run = 'r1' GROUP BY ALL
 SELECT tool, countIf(status = 'error') / count() FROM tool_calls GROUP BY tool
 """
 
-from headrace.schemas.events import ModelCalled, TrajectoryStarted
+from headrace.schemas.events import ModelCalled, Purpose, Role, TrajectoryStarted
 from headrace.streams.clickhouse.columns import View
 from headrace.streams.clickhouse.tables import EVENTS
 
@@ -50,8 +50,9 @@ TRAJECTORY_FACTS = View(
     "trajectory_facts",
     "Everything that is known of a trajectory, in one row: what it was, how it went (version: the oldest policy "
     "version among its tokens), its latest reward with components, its advantage, its fate (trained, rejected, waiting "
-    "in a formed group, pending) with the step, 0 if it was not trained, or the reason, and its feedback. A success "
-    f"has an outcome, or without one a normalised reward, of at least {SUCCESS}.",
+    "in a formed group, frozen or evaluation, which are never trained, or pending) with the step, 0 if it was not "
+    "trained, or the reason, and its feedback. Restrict purpose to 'train' and role to 'trainable' for figures about "
+    f"what is trained. A success has an outcome, or without one a normalised reward, of at least {SUCCESS}.",
     f"""SELECT
     {_LABELS},
     trajectory.oldest_version AS version, trajectory.newest_version AS newest_version, status, outcome,
@@ -61,7 +62,8 @@ TRAJECTORY_FACTS = View(
     coalesce(outcome, normalised) >= {SUCCESS} AS success,
     advantage, baseline, baseline_value,
     step, trained_version, stage, reason,
-    multiIf(step > 0, 'trained', reason != '', 'rejected', baseline != '', 'waiting', 'pending') AS fate,
+    multiIf(step > 0, 'trained', reason != '', 'rejected', baseline != '', 'waiting',
+            role = '{Role.FROZEN}', 'frozen', purpose = '{Purpose.EVALUATE}', 'evaluation', 'pending') AS fate,
     signals, first_feedback_at, last_feedback_at, last_signal, last_value,
     if(signals > 0, coalesce(stated_delay, toFloat64(dateDiff('second', ended_at, first_feedback_at))), NULL)
         AS feedback_delay_s
@@ -172,38 +174,38 @@ LEFT ANY JOIN (
 )
 REWARD_BY_HOUR = View(
     "reward_by_hour",
-    "Rewards by hour of the trajectories' ends, run, agent, task source, tenant, purpose, spec and version.",
-    """SELECT run, agent, task_source, tenant, purpose, spec, version, toStartOfHour(ended_at) AS hour,
+    "Rewards by hour of the trajectories' ends, run, agent, task source, tenant, purpose, role, spec and version.",
+    """SELECT run, agent, task_source, tenant, purpose, role, spec, version, toStartOfHour(ended_at) AS hour,
     count() AS trajectories, count(reward) AS scored, avg(reward) AS mean, stddevSamp(reward) AS deviation,
     avg(normalised) AS mean_normalised
 FROM (
-    SELECT trajectory_id, run, agent, tenant, purpose, spec, oldest_version AS version, ended_at, total AS reward,
+    SELECT trajectory_id, run, agent, tenant, purpose, role, spec, oldest_version AS version, ended_at, total AS reward,
            normalised
     FROM rewards_latest
 ) AS rewarded
 LEFT ANY JOIN (SELECT trajectory_id, task_source FROM trajectories) AS sourced USING (trajectory_id)
-GROUP BY run, agent, task_source, tenant, purpose, spec, version, hour""",
+GROUP BY run, agent, task_source, tenant, purpose, role, spec, version, hour""",
 )
 COMPONENTS_BY_HOUR = View(
     "components_by_hour",
-    "Components of rewards by hour of the trajectories' ends, run, agent, task source, tenant, purpose, spec, version "
-    "and component: values before their weights.",
-    """SELECT run, agent, task_source, tenant, purpose, spec, version, hour, component,
+    "Components of rewards by hour of the trajectories' ends, run, agent, task source, tenant, purpose, role, spec, "
+    "version and component: values before their weights.",
+    """SELECT run, agent, task_source, tenant, purpose, role, spec, version, hour, component,
     count() AS trajectories, avg(value) AS mean, stddevSamp(value) AS deviation, avg(weight) AS mean_weight
 FROM (
-    SELECT trajectory_id, run, agent, tenant, purpose, spec, oldest_version AS version,
+    SELECT trajectory_id, run, agent, tenant, purpose, role, spec, oldest_version AS version,
            toStartOfHour(ended_at) AS hour, arrayJoin(mapKeys(components)) AS component,
            components[component] AS value, weights[component] AS weight
     FROM rewards_latest
 ) AS rewarded
 LEFT ANY JOIN (SELECT trajectory_id, task_source FROM trajectories) AS sourced USING (trajectory_id)
-GROUP BY run, agent, task_source, tenant, purpose, spec, version, hour, component""",
+GROUP BY run, agent, task_source, tenant, purpose, role, spec, version, hour, component""",
 )
 TASK_STATS = View(
     "task_stats",
-    "Attempts at each task by run and agent: how many succeeded (see trajectory_facts), and in how many groups all "
-    "rewards were equal, so that nothing could be learnt.",
-    f"""SELECT run, agent, task_id, any(task_source) AS task_source, any(difficulty) AS difficulty,
+    "Attempts at each task by run, agent, purpose and role: how many succeeded (see trajectory_facts), and in how many "
+    "groups all rewards were equal, so that nothing could be learnt.",
+    f"""SELECT run, agent, purpose, role, task_id, any(task_source) AS task_source, any(difficulty) AS difficulty,
     count() AS attempts, countIf(coalesce(outcome, normalised) IS NOT NULL) AS scored,
     countIf(coalesce(outcome, normalised) >= {SUCCESS}) AS successes,
     if(scored > 0, successes / scored, NULL) AS pass_rate, avg(reward) AS mean_reward,
@@ -212,27 +214,29 @@ TASK_STATS = View(
     uniqExactIf(group_id, reason = 'zero_variance_all_success') AS groups_all_success,
     uniqExactIf(group_id, reason = 'zero_variance_all_fail') AS groups_all_fail
 FROM (
-    SELECT trajectory_id, run, agent, task_id, task_source, difficulty, group_id, outcome FROM trajectories FINAL
+    SELECT trajectory_id, run, agent, purpose, role, task_id, task_source, difficulty, group_id, outcome
+    FROM trajectories FINAL
 ) AS trajectory
 LEFT ANY JOIN (SELECT trajectory_id, total AS reward, normalised FROM rewards_latest) AS rewarded USING (trajectory_id)
 LEFT ANY JOIN (
     SELECT trajectory_id, argMax(reason, (logged_at, offset)) AS reason FROM rejected GROUP BY trajectory_id
 ) AS refused USING (trajectory_id)
-GROUP BY run, agent, task_id""",
+GROUP BY run, agent, purpose, role, task_id""",
 )
 FEEDBACK_COVERAGE = View(
     "feedback_coverage",
-    "How many trajectories got feedback, and how long after their end, by run, agent, tenant, version and day of their "
-    "end. The delay is that of the first feedback, as its sender stated it or else by its time.",
-    """SELECT run, agent, tenant, version, toDate(ended_at) AS day,
+    "How many trajectories got feedback, and how long after their end, by run, agent, tenant, purpose, role, version "
+    "and day of their end. The delay is that of the first feedback, as its sender stated it or else by its time.",
+    """SELECT run, agent, tenant, purpose, role, version, toDate(ended_at) AS day,
     count() AS trajectories, countIf(given > 0) AS with_feedback, with_feedback / trajectories AS coverage,
     sum(given) AS signals, quantileExactInclusive(0.5)(delay) AS median_delay_s,
     quantileExactInclusive(0.95)(delay) AS p95_delay_s
 FROM (
-    SELECT run, agent, tenant, version, ended_at, judged.signals AS given,
+    SELECT run, agent, tenant, purpose, role, version, ended_at, judged.signals AS given,
            if(given > 0, coalesce(stated_delay, toFloat64(dateDiff('second', ended_at, first_at))), NULL) AS delay
     FROM (
-        SELECT trajectory_id, run, agent, tenant, oldest_version AS version, ended_at FROM trajectories FINAL
+        SELECT trajectory_id, run, agent, tenant, purpose, role, oldest_version AS version, ended_at
+        FROM trajectories FINAL
     ) AS trajectory
     LEFT ANY JOIN (
         SELECT trajectory_id, uniqExact(id) AS signals, min(time) AS first_at,
@@ -240,7 +244,7 @@ FROM (
         FROM feedback GROUP BY trajectory_id
     ) AS judged USING (trajectory_id)
 )
-GROUP BY run, agent, tenant, version, day""",
+GROUP BY run, agent, tenant, purpose, role, version, day""",
 )
 
 VIEWS: tuple[View, ...] = (

@@ -10,6 +10,9 @@
 
 Attempts of version 3 ended 30 hours ago, those of version 17 an hour ago. Each calls search twice; of version 17 the
 second call times out. b1 pruned three pieces in its first turn and summarised its context in the second.
+
+Of version 17 there are also e1, an evaluation, and f1, a trajectory of a frozen sub-agent: neither calls a tool, and
+both have the reward 0.9 and 900 tokens. No figure about what is trained may count them.
 """
 
 from dataclasses import dataclass
@@ -36,6 +39,12 @@ class Attempt:
     reward: float
     tokens: int
     format: float = 1.0
+    purpose: events.Purpose = events.Purpose.TRAIN
+    role: events.Role = events.Role.TRAINABLE
+
+    @property
+    def is_aside(self) -> bool:
+        return not self.group
 
     @property
     def is_easy(self) -> bool:
@@ -49,8 +58,9 @@ class Attempt:
     def start(self) -> events.TrajectoryStarted:
         task = {"source": "wide", "hops": 1} if self.is_easy else {"source": "deep", "hops": 3}
         return events.TrajectoryStarted(
-            task_id="easy" if self.is_easy else "hard", agent="shop", run="r1", group_id=self.group, group_size=2,
-            harness_version="h1", tenant="acme", task=task,
+            task_id="easy" if self.is_easy else "hard", agent="shop", run="r1", group_id=self.group or None,
+            group_size=None if self.is_aside else 2, harness_version="h1", tenant="acme", task=task,
+            purpose=self.purpose, role=self.role,
         )  # fmt: skip
 
 
@@ -64,11 +74,16 @@ ATTEMPTS = (
     Attempt("b3", 17, "gD", 0.5, 100),
     Attempt("b4", 17, "gD", 0.1, 100),
 )
+ASIDE = (
+    Attempt("e1", 17, "", 0.9, 900, purpose=events.Purpose.EVALUATE),
+    Attempt("f1", 17, "", 0.9, 900, role=events.Role.FROZEN),
+)
+"""Trajectories that are never trained."""
 
 
 def shop_log() -> StoredLog:
     log = StoredLog()
-    for one in ATTEMPTS:
+    for one in (*ATTEMPTS, *ASIDE):
         _add_events(log, one)
         _add_trajectory(log, one)
         if one.name == "b2":
@@ -122,6 +137,10 @@ def _add_trajectory(log: StoredLog, one: Attempt) -> None:
             error_class=late, latency_s=5.0 if late else 0.1,
         ),
     ]  # fmt: skip
+    calls = [] if one.is_aside else calls
+    tools = (
+        {} if one.is_aside else {"search": ToolStatistics(calls=2, errors={"timeout": 1} if late else {}, seconds=0.2)}
+    )
     pruned = ["p1", "p2", "p3"] if one.name == "b1" else []
     tokens = list(range(one.tokens))
     record = Trajectory(
@@ -137,7 +156,7 @@ def _add_trajectory(log: StoredLog, one: Attempt) -> None:
             Turn(sampled_tokens=one.tokens - 10, finish_reason="tool_calls", tools=calls, pruned_ids=pruned),
             Turn(sampled_tokens=10, finish_reason="stop", summarized=one.name == "b1"),
         ],
-        tools={"search": ToolStatistics(calls=2, errors={"timeout": 1} if late else {}, seconds=0.2)},
+        tools=tools,
         sampled_tokens=one.tokens,
         status=events.EndStatus.COMPLETED,
         first=AT,
@@ -150,8 +169,9 @@ def _add_trajectory(log: StoredLog, one: Attempt) -> None:
 
 def _add_reward(log: StoredLog, one: Attempt, total: float, revision: int) -> None:
     record = Reward(
-        trajectory_id=one.name, trajectory=AT, agent="shop", run="r1", task_id=one.start.task_id, group_id=one.group,
-        group_size=2, tenant="acme", spec="shop@1",
+        trajectory_id=one.name, trajectory=AT, agent="shop", run="r1", task_id=one.start.task_id,
+        group_id=one.start.group_id, group_size=one.start.group_size, tenant="acme", spec="shop@1",
+        purpose=one.purpose, role=one.role,
         components={
             "recall": Component(value=total, weight=1.0),
             "format": Component(value=one.format, weight=0.0, details={"brackets": one.format}),
@@ -159,7 +179,7 @@ def _add_reward(log: StoredLog, one: Attempt, total: float, revision: int) -> No
         total=total, maximum=1.0, revision=revision, oldest_version=one.version, newest_version=one.version,
         sampled_tokens=one.tokens, turns=2, status=events.EndStatus.COMPLETED, ended_ms=one.ended_ms,
     )  # fmt: skip
-    log.add("rewards", one.group, record, id=derived_id("reward", one.name, revision))
+    log.add("rewards", one.group or one.name, record, id=derived_id("reward", one.name, revision))
 
 
 def _add_group(log: StoredLog, group: str, members: list[Attempt]) -> None:

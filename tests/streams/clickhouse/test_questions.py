@@ -83,9 +83,9 @@ def test_the_page_has_twelve_questions_and_lists_them() -> None:
 @pytest.mark.parametrize(
     ("view", "rows"),
     {
-        "rewards_latest": 8, "events_with_trajectory": 24, "trajectory_facts": 8, "messages": 16, "turns": 16,
-        "tool_calls": 16, "model_calls": 8, "costs": 8, "reward_by_hour": 4, "components_by_hour": 8, "task_stats": 2,
-        "feedback_coverage": 2,
+        "rewards_latest": 10, "events_with_trajectory": 30, "trajectory_facts": 10, "messages": 20, "turns": 20,
+        "tool_calls": 16, "model_calls": 10, "costs": 10, "reward_by_hour": 6, "components_by_hour": 12,
+        "task_stats": 4, "feedback_coverage": 4,
     }.items(),
 )  # fmt: skip
 def test_a_view_has_each_row_once(reader: Client, view: str, rows: int) -> None:
@@ -113,16 +113,20 @@ def test_a_trajectory_has_its_reward_fate_and_feedback_in_one_row(reader: Client
         ("b2", "wide", "1", 17, 0.6, "trained", 19, "", -0.2, 1, 600.0),
         ("b3", "deep", "3", 17, 0.5, "rejected", 0, "stale", 0.2, 1, None),
         ("b4", "deep", "3", 17, 0.1, "rejected", 0, "stale", -0.2, 0, None),
+        ("e1", "deep", "3", 17, 0.9, "evaluation", 0, "", None, 1, None),
+        ("f1", "deep", "3", 17, 0.9, "frozen", 0, "", None, 1, None),
     ]
 
 
 def test_sums_over_the_hours_are_those_of_the_trajectories(reader: Client) -> None:
     total, mean = reader.query(
-        "SELECT sum(trajectories), sum(mean * scored) / sum(scored) FROM reward_by_hour WHERE run = 'r1'"
+        "SELECT sum(trajectories), sum(mean * scored) / sum(scored) FROM reward_by_hour "
+        "WHERE run = 'r1' AND purpose = 'train' AND role = 'trainable'"
     ).result_rows[0]
     assert (total, mean) == (len(ATTEMPTS), pytest.approx(sum(one.reward for one in ATTEMPTS) / len(ATTEMPTS)))
     (formats,) = reader.query(
-        "SELECT sum(mean * trajectories) FROM components_by_hour WHERE run = 'r1' AND component = 'format'"
+        "SELECT sum(mean * trajectories) FROM components_by_hour "
+        "WHERE run = 'r1' AND component = 'format' AND purpose = 'train' AND role = 'trainable'"
     ).result_rows[0]
     assert formats == pytest.approx(sum(one.format for one in ATTEMPTS))
 
@@ -142,6 +146,19 @@ def assembled(log: StoredLog, name: str, run: str, **fields: Any) -> None:
     at = Reference(partition=0, offset=0)
     whole = {"first": at, "last": at, "started_ms": ENDED_MS, "ended_ms": ENDED_MS, **fields}
     log.add("trajectories", name, Trajectory(trajectory_id=name, started=start, **whole), id=f"of {name}")
+
+
+def test_attempts_and_coverage_are_counted_apart_from_evaluations_and_frozen_sub_agents(reader: Client) -> None:
+    kinds = [("evaluate", "trainable"), ("train", "frozen"), ("train", "trainable")]
+    attempts = reader.query(
+        "SELECT purpose, role, attempts, pass_rate FROM task_stats WHERE run = 'r1' AND task_id = 'hard' ORDER BY 1, 2"
+    ).result_rows
+    assert attempts == [(*kinds[0], 1, 1.0), (*kinds[1], 1, 1.0), (*kinds[2], 4, 0.25)]
+    coverage = reader.query(
+        "SELECT purpose, role, trajectories, coverage FROM feedback_coverage WHERE run = 'r1' AND version = 17 "
+        "ORDER BY 1, 2"
+    ).result_rows
+    assert coverage == [(*kinds[0], 1, 0.0), (*kinds[1], 1, 0.0), (*kinds[2], 4, 0.5)]
 
 
 def test_the_delay_is_that_of_the_first_feedback_even_if_only_the_second_states_one(writer: Client) -> None:
@@ -178,3 +195,10 @@ def test_a_tool_that_was_first_called_today_and_fails_is_found(writer: Client) -
     log.write(writer, "tools")
     (found,) = answer(writer, "tool-failures", "tools")
     assert (found[:2], math.isnan(found[2]), found[3:]) == (("shop", "new"), True, (1.0, "timeout", 1))
+
+
+def test_a_difficulty_at_which_nothing_was_scored_has_no_pass_rate(writer: Client) -> None:
+    log = StoredLog()
+    assembled(log, "unscored", "unscored")
+    log.write(writer, "unscored")
+    assert answer(writer, "zero-variance", "unscored") == [("", 0, 0, 0, None)]
