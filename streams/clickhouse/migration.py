@@ -39,16 +39,14 @@ class Migration:
 
 def migration_of(table: Table, present: PresentTable, cluster: str = "") -> Migration:
     """Returns the migration of a table like ``present`` to ``table``."""
-    new, before, on = f"{table.name}__new", f"{table.name}__before", on_cluster(cluster)
+    new, before, on = new_name(table), before_name(table), on_cluster(cluster)
     # Ids that the table has in the form of this release are copied as they are, and not computed again.
     columns = table.stored if present.types.get("id") == "UUID" else table.inserted
     copied = {column.name: made for column in columns if (made := _copied(column, present))}
     names = ", ".join(f"`{name}`" for name in copied)
-    # A drop is refused above 50 GB, to prevent accidents, unless the limit is lifted.
-    unlimited = "SETTINGS max_table_size_to_drop = 0, max_partition_size_to_drop = 0"
     return Migration(
         copy=(
-            f"DROP TABLE IF EXISTS {new}{on} {unlimited}",
+            _drop(new, cluster),
             create_statement(table, cluster, name=new),
             f"INSERT INTO {new} ({names}) SELECT {', '.join(copied.values())} FROM {table.name} "
             "SETTINGS max_partitions_per_insert_block = 0",
@@ -56,9 +54,49 @@ def migration_of(table: Table, present: PresentTable, cluster: str = "") -> Migr
         counts=(f"SELECT count() FROM {table.name} FINAL", f"SELECT count() FROM {new} FINAL"),
         swap=(
             f"RENAME TABLE {table.name} TO {before}, {new} TO {table.name}{on}",
-            f"DROP TABLE IF EXISTS {before}{on} {unlimited}",
+            _drop(before, cluster),
         ),
     )
+
+
+def new_name(table: Table) -> str:
+    """Returns the name of the copy of ``table`` until it replaces the table."""
+    return f"{table.name}__new"
+
+
+def before_name(table: Table) -> str:
+    """Returns the name of the table that the copy replaced, until it is dropped."""
+    return f"{table.name}__before"
+
+
+def rest_of_swap(
+    table: Table, *, exists: bool, is_current: bool, new: bool, before: bool, cluster: str = ""
+) -> tuple[str, ...]:
+    """Returns the statements that finish a swap of ``table`` that was interrupted; empty if none was.
+
+    ``exists`` and ``is_current``: whether there is a table of its name, and whether it needs no migration; ``new`` and
+    ``before``: whether there are tables of those names. A swap renames the table first and then its copy, which is
+    complete by then. No rows are dropped that are not in the table.
+    """
+    if not before:
+        return ()
+    if not new:
+        return (_drop(before_name(table), cluster),) if exists else ()
+    drops = (_drop(new_name(table), cluster), _drop(before_name(table), cluster))
+    if not exists:
+        return f"RENAME TABLE {new_name(table)} TO {table.name}{on_cluster(cluster)}", drops[1]
+    if not is_current:
+        return ()
+    # A sink has made the table anew between the two renamings. Rows that are copied twice collapse.
+    names = ", ".join(f"`{column.name}`" for column in table.stored)
+    copy = f"INSERT INTO {table.name} ({names}) SELECT {names} FROM {new_name(table)}"
+    return f"{copy} SETTINGS max_partitions_per_insert_block = 0", *drops
+
+
+def _drop(name: str, cluster: str) -> str:
+    # A drop is refused above 50 GB, to prevent accidents, unless the limit is lifted.
+    unlimited = "SETTINGS max_table_size_to_drop = 0, max_partition_size_to_drop = 0"
+    return f"DROP TABLE IF EXISTS {name}{on_cluster(cluster)} {unlimited}"
 
 
 def outdated(reasons: dict[str, list[str]]) -> OutdatedTablesError:

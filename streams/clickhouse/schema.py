@@ -13,7 +13,7 @@ from headrace.streams.clickhouse.ddl import (
     incompatibilities,
     view_statement,
 )
-from headrace.streams.clickhouse.migration import migration_of, outdated
+from headrace.streams.clickhouse.migration import before_name, migration_of, new_name, outdated, rest_of_swap
 from headrace.streams.clickhouse.tables import PRICES, TABLES
 from headrace.streams.clickhouse.views import VIEWS
 
@@ -53,10 +53,10 @@ def migrate_tables(client: "Client", tables: Sequence[Table] = TABLES, *, cluste
     """Copy tables of older releases, which cannot be changed in place, into tables of this release, and replace them.
     Returns a line for each. Nothing may write meanwhile: the sink of this release does not start before.
 
-    May be interrupted and repeated. Needs the disk space of the largest table once more. Raises
-    :class:`MigrationError`, and keeps the table, if the copy has another number of rows.
+    May be interrupted and repeated: what an interrupted one left is finished first. Needs the disk space of the largest
+    table once more. Raises :class:`MigrationError`, and keeps the table, if the copy has another number of rows.
     """
-    done = []
+    done = _finish_swaps(client, tables, cluster)
     for name in _reasons(client, tables):
         table = next(each for each in tables if each.name == name)
         migration = migration_of(table, present_table(client, name), cluster)
@@ -113,6 +113,23 @@ def present_table(client: "Client", name: str) -> PresentTable:
         expiry_in(query),
         {str(column): str(made) for column, _, made in columns if made},
     )
+
+
+def _finish_swaps(client: "Client", tables: Sequence[Table], cluster: str) -> list[str]:
+    outdated_now = _reasons(client, tables)
+    done = []
+    for table in tables:
+        exists, new, before = (
+            bool(present_table(client, name).types) for name in (table.name, new_name(table), before_name(table))
+        )
+        is_current = exists and table.name not in outdated_now
+        statements = rest_of_swap(table, exists=exists, is_current=is_current, new=new, before=before, cluster=cluster)
+        for statement in statements:
+            client.command(statement)
+        if statements:
+            done.append(f"{table.name}: finished an interrupted migration")
+            log.info("finished an interrupted migration of the table %s", table.name)
+    return done
 
 
 def _reasons(client: "Client", tables: Sequence[Table]) -> dict[str, list[str]]:

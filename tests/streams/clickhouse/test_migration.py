@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.deploy.cli import cli
 from headrace.deploy.processes.worker import operator_message
@@ -13,7 +14,7 @@ from headrace.streams.clickhouse import schema
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.ddl import PresentTable
-from headrace.streams.clickhouse.migration import OutdatedTablesError, migration_of, outdated
+from headrace.streams.clickhouse.migration import OutdatedTablesError, before_name, migration_of, new_name, outdated
 from headrace.streams.clickhouse.schema import MigrationError, ensure_tables, migrate_tables
 from headrace.streams.clickhouse.tables import EVENTS, FEEDBACK, LAG, TABLES, TRAJECTORIES
 
@@ -49,7 +50,8 @@ def old_statement(table: Table) -> str:
 def client(clickhouse: str) -> Iterator[Client]:
     client = open_client(clickhouse)
     for table in TABLES:
-        client.command(f"DROP TABLE IF EXISTS {table.name}")
+        for name in (table.name, new_name(table), before_name(table)):
+            client.command(f"DROP TABLE IF EXISTS {name}")
     yield client
     client.close()
 
@@ -130,6 +132,57 @@ def test_an_interrupted_migration_is_repeated(client: Client, monkeypatch: pytes
     assert client.query("SELECT count() FROM events").result_rows == [(3,)]
     monkeypatch.undo()
     assert migrate_tables(client) == ["events: 3 rows"]
+
+
+FINISHED = "events: finished an interrupted migration"
+
+
+def killed_in_the_swap(client: Client, monkeypatch: pytest.MonkeyPatch, statement: str, rename: str) -> None:
+    """A migration of three events that ends before the swap's ``statement``; ``rename``: what ran instead."""
+    client.command(old_statement(EVENTS))
+    client.command(EVENT)
+
+    def killed(table: Table, present: PresentTable, cluster: str = "") -> object:
+        made = migration_of(table, present, cluster)
+        assert made.swap[-1].startswith(statement)
+        return replace(made, swap=(rename or made.swap[0], "SELECT throwIf(1, 'killed')"))
+
+    monkeypatch.setattr(schema, "migration_of", killed)
+    with pytest.raises(DatabaseError, match="killed"):
+        migrate_tables(client)
+    monkeypatch.undo()
+
+
+def left_over(client: Client) -> list[str]:
+    found = client.query("SELECT name FROM system.tables WHERE database = currentDatabase() AND name LIKE '%\\_\\_%'")
+    return [name for (name,) in found.result_rows]
+
+
+@pytest.mark.clickhouse
+def test_a_migration_that_was_killed_before_it_dropped_the_old_table_drops_it_when_repeated(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_the_swap(client, monkeypatch, "DROP", "")
+    assert left_over(client) == ["events__before"]
+    assert migrate_tables(client) == [FINISHED]
+    assert left_over(client) == []
+    assert client.query("SELECT count() FROM events").result_rows == [(3,)]
+
+
+@pytest.mark.clickhouse
+@pytest.mark.parametrize("sink_started", [False, True])
+def test_a_migration_that_was_killed_between_its_renamings_loses_no_row(
+    client: Client, monkeypatch: pytest.MonkeyPatch, sink_started: bool
+) -> None:
+    killed_in_the_swap(client, monkeypatch, "DROP", "RENAME TABLE events TO events__before")
+    if sink_started:
+        ensure_tables(client)
+        client.command(
+            "INSERT INTO events (id_sent, trajectory_id, seq, logged_at) SELECT 'order-3', 't1', 3, now64(3)"
+        )
+    assert migrate_tables(client) == [FINISHED]
+    assert left_over(client) == []
+    assert client.query("SELECT count() FROM events FINAL").result_rows == [(3 + sink_started,)]
 
 
 @pytest.mark.clickhouse
