@@ -100,8 +100,8 @@ MESSAGES = View(
     "recorded, or was hidden, have none; their tokens are in the topic. Restrict trajectory_id: the text is in the "
     "payloads.",
     f"""SELECT trajectory_id, time, seq, position - 1 AS position, JSONExtractString(message, 'role') AS role,
-    if(JSONType(message, 'content') = 'String', JSONExtractString(message, 'content'),
-       JSONExtractRaw(message, 'content')) AS content,
+    multiIf(JSONType(message, 'content') = 'String', JSONExtractString(message, 'content'),
+            JSONType(message, 'content') = 'Null', '', JSONExtractRaw(message, 'content')) AS content,
     JSONExtractRaw(message, 'tool_calls') AS tool_calls
 FROM (
     SELECT trajectory_id, time, seq, JSONExtractArrayRaw(payload, 'messages') AS messages
@@ -138,11 +138,12 @@ ARRAY JOIN call_turns AS turn, call_ids AS call_id, call_tools AS tool, call_sta
 )
 MODEL_CALLS = View(
     "model_calls",
-    "A model call with its tokens, as the engine counted them or, if it did not, as they were recorded, and with the "
-    "agent, run and version of its trajectory, which are empty until the trajectory is assembled.",
+    "A model call with its tokens as the engine counted them; if it did not, the answer's are those that were "
+    "recorded, and the prompt's are null. With the agent, run and version of its trajectory, which are empty until the "
+    "trajectory is assembled.",
     f"""SELECT {_LABELS}, version, time, seq, model, prompt_tokens, completion_tokens, latency_s, status
 FROM (
-    SELECT trajectory_id, time, seq, model, prompt_tokens, latency_s, status,
+    SELECT trajectory_id, time, seq, model, nullIf(prompt_tokens, 0) AS prompt_tokens, latency_s, status,
            if(completion_tokens > 0, completion_tokens, sampled_tokens) AS completion_tokens
     FROM events FINAL WHERE type = '{ModelCalled.TYPE}'
 ) AS called
@@ -153,13 +154,13 @@ LEFT ANY JOIN (
 COSTS = View(
     "costs",
     "What the model calls of a trajectory cost, by model: tokens times the prices in `prices`, null if the model has "
-    "no price there.",
-    f"""SELECT {_LABELS}, version, model, calls, prompt_tokens, completion_tokens, currency,
-    if(currency = '', NULL, (prompt_tokens * per_million_prompt + completion_tokens * per_million_completion) / 1e6)
-        AS cost
+    "no price there, or if the engine did not count the prompts of some calls, whose number is in uncounted.",
+    f"""SELECT {_LABELS}, version, model, calls, uncounted, prompt_tokens, completion_tokens, currency,
+    if(currency = '' OR uncounted > 0, NULL,
+       (prompt_tokens * per_million_prompt + completion_tokens * per_million_completion) / 1e6) AS cost
 FROM (
-    SELECT trajectory_id, model, uniqExact(id) AS calls, sum(prompt) AS prompt_tokens,
-           sum(completion) AS completion_tokens
+    SELECT trajectory_id, model, uniqExact(id) AS calls, uniqExactIf(id, ifNull(prompt, 0) = 0) AS uncounted,
+           sum(prompt) AS prompt_tokens, sum(completion) AS completion_tokens
     FROM (
         SELECT trajectory_id, model, id, prompt_tokens AS prompt,
                if(completion_tokens > 0, completion_tokens, sampled_tokens) AS completion

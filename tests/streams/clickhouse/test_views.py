@@ -12,12 +12,12 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import read_panel
 from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
-from headrace.schemas.events import ToolCalled, TrajectoryStarted
+from headrace.schemas.events import ModelCalled, ToolCalled, TrajectoryStarted, Usage
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.streams.clickhouse.database import open_client
-from headrace.streams.clickhouse.schema import ensure_tables
+from headrace.streams.clickhouse.schema import ensure_tables, set_prices
 from tests.streams.clickhouse.stored_log import StoredLog
 
 pytestmark = pytest.mark.clickhouse
@@ -130,3 +130,32 @@ def test_events_have_their_trajectorys_agent_only_through_the_view(client: Clien
     for column in ("agent", "run", "task_id", "group_id"):
         with pytest.raises(DatabaseError, match=f"UNKNOWN_IDENTIFIER|`{column}`"):
             client.query(f"SELECT count() FROM events WHERE {column} = 'checkout'")
+
+
+def test_a_message_without_content_has_none(client: Client) -> None:
+    said = [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]},
+        {"role": "tool"},
+        {"role": "user", "content": "null"},
+        {"role": "user", "content": [{"type": "text"}]},
+    ]
+    log = StoredLog()
+    log.add("events", "t", ModelCalled(model="m", messages=said), id="t-1", sequence=1)
+    log.write(client, "messages")
+    contents = client.query("SELECT content FROM messages ORDER BY position").result_rows
+    assert [content for (content,) in contents] == ["", "", "null", '[{"type":"text"}]']
+
+
+def test_calls_whose_prompts_were_not_counted_cost_null_and_are_numbered(client: Client) -> None:
+    set_prices(client, {"m": [1.0, 2.0]}, "USD")
+    log = StoredLog()
+    for name, prompts in (("counted", (1000, 500)), ("partly", (1000, 0)), ("not", (0,))):
+        for sequence, prompt in enumerate(prompts):
+            usage = Usage(prompt_tokens=prompt, completion_tokens=100 if prompt else 0)
+            log.add("events", name, ModelCalled(model="m", usage=usage), id=f"{name} {sequence}", sequence=sequence)
+    log.write(client, "a")
+    log.write(client, "b")
+    costs = client.query("SELECT trajectory_id, calls, uncounted, cost FROM costs ORDER BY trajectory_id").result_rows
+    assert costs == [("counted", 2, 0, 0.0019), ("not", 1, 1, None), ("partly", 2, 1, None)]
+    calls = client.query("SELECT prompt_tokens FROM model_calls ORDER BY trajectory_id, seq").result_rows
+    assert [prompt for (prompt,) in calls] == [1000, 500, None, 1000, None]
