@@ -169,13 +169,12 @@ async def verdict(
 ) -> tuple[float, SuiteOutcome]:
     """Return 1.0 if the files that an attempt has ``written`` restore the feature, else 0.0, and how the tests ended.
 
-    The verdict is made in a fresh sandbox with the task's own tests and nothing else in their folder, if they have one
-    of their own, so edited ones count for nothing, and every test
-    that passes with the original has to pass. The candidate's code shares the process with the tests: what it forges
-    there is caught by a nonce, a canary and the names of the tests, which is best effort.
+    The verdict is made in a fresh sandbox with the task's own tests. Of what was written there is nothing that Python
+    could load in their place (:func:`replaces_tests`), and every test that passes with the original has to pass. The
+    candidate's code shares the process with the tests: what it forges there is caught by a nonce, a canary and the
+    names of the tests, which is best effort.
     """
-    folder = task.tests_path.rpartition("/")[0] + "/"
-    own = {path: content for path, content in written.items() if not path.startswith(folder)}
+    own = {path: content for path, content in written.items() if not replaces_tests(path, task.tests_path)}
     files = {**task.files(), **own, task.tests_path: task.tests.encode()}
     sandbox = await provider.start(files, limits_of(interpreter))
     try:
@@ -183,6 +182,21 @@ async def verdict(
     finally:
         await sandbox.stop()
     return float(result.passed >= set(task.must_pass) and bool(task.must_pass)), result.outcome
+
+
+def replaces_tests(path: str, tests_path: str) -> bool:
+    """Return whether Python could load the file ``path``, relative to the work folder, instead of the tests in
+    ``tests_path``, or with them: a file in a folder of their own; a package, an extension module or bytecode of their
+    name or of a folder on the way to them, which Python prefers to a source file; and all of ``__pycache__``, because
+    bytecode can ask not to be compared with its source.
+    """
+    parts, tests = path.split("/"), tests_path.split("/")
+    if "__pycache__" in parts or (len(tests) > 1 and parts[: len(tests) - 1] == tests[:-1]):
+        return True
+    return any(
+        parts[:depth] == tests[:depth] and part != name and part.partition(".")[0] == name.partition(".")[0]
+        for depth, (part, name) in enumerate(zip(parts, tests, strict=False))
+    )
 
 
 def chosen(every: Sequence[Feature], count: int) -> list[Feature]:

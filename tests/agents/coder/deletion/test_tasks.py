@@ -16,6 +16,7 @@ from headrace.agents.coder.deletion.tasks import (
     chosen,
     interpreter_of,
     limits_of,
+    replaces_tests,
     suite_of,
     verdict,
     verified,
@@ -79,6 +80,45 @@ async def test_edited_tests_and_a_framework_of_ones_own_earn_nothing(
     empty = b"import unittest\nclass Anything(unittest.TestCase):\n    def test_it(self): pass\n"
     shadows = {f"{name}.py": b"raise SystemExit(0)\n" for name in ("unittest", "json", "random", "sitecustomize")}
     assert (await verdict(provider, task, installed.interpreter, {f"test_{MODULE}.py": empty, **shadows}))[0] == 0.0
+
+
+EMPTY_TESTS = f"""import ast, unittest
+for node in ast.parse(open("test_{MODULE}.py").read()).body:
+    if isinstance(node, ast.ClassDef):
+        tests = [each.name for each in node.body if isinstance(each, ast.FunctionDef) and each.name.startswith("test")]
+        found = {{"__module__": __name__, **{{name: lambda self: None for name in tests}}}}
+        globals()[node.name] = type(node.name, (unittest.TestCase,), found)
+"""
+
+
+async def test_a_package_with_the_name_of_the_tests_earns_nothing(
+    provider: Overlay, installed: Installation, task: DeletionTask
+) -> None:
+    written = {f"test_{MODULE}/__init__.py": EMPTY_TESTS.encode()}
+    assert await verdict(provider, task, installed.interpreter, written) == (0.0, SuiteOutcome.RAN)
+
+
+@pytest.mark.parametrize(
+    ("path", "tests_path", "is_so"),
+    [
+        ("test_a/__init__.py", "test_a.py", True),
+        ("test_a.cpython-311-x86_64-linux-gnu.so", "test_a.py", True),
+        ("test_a.pyc", "test_a.py", True),
+        ("__pycache__/test_a.cpython-311.pyc", "test_a.py", True),
+        ("tests/__init__.py", "tests/test_a.py", True),
+        ("tests/test_a/__init__.py", "tests/test_a.py", True),
+        ("tests.py", "tests/test_a.py", True),
+        ("tests/__init__.py", "tests.py", True),
+        ("a/tests.py", "a/tests/test_a.py", True),
+        ("a.py", "test_a.py", False),
+        ("a/__init__.py", "test_a.py", False),
+        ("a/tests.py", "tests.py", False),
+        ("a/more.py", "a/tests/test_a.py", False),
+        ("test_b.py", "test_a.py", False),
+    ],
+)
+def test_what_python_could_load_instead_of_the_tests_is_known(path: str, tests_path: str, is_so: bool) -> None:
+    assert replaces_tests(path, tests_path) is is_so
 
 
 async def test_neither_the_original_nor_its_bytecode_nor_its_tests_can_be_read(
