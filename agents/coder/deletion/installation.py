@@ -12,10 +12,12 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+from headrace.agents.coder.deletion.visible import SearchFailed, holders, libraries, roots, walk
 
 MODULES = (
     *("graphlib", "colorsys", "bisect", "statistics", "shlex", "calendar", "fractions"),
@@ -29,8 +31,9 @@ STANDARD_LIBRARY = "stdlib"
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-_SYSTEM_FOLDERS = ("/usr/lib", "/usr/local/lib", "/usr/share")
-"""Where a sandbox can see Python's code, in folders whose names begin with ``python``."""
+_ARCHIVES = (".whl", ".zip", ".egg")
+_INSTALLED = ("site-packages", "dist-packages", "ensurepip")
+"""Folders of a library with what was installed later, or is."""
 
 
 class NoSuchModule(ValueError):
@@ -90,19 +93,45 @@ def installation(module: str) -> Installation:
     )
 
 
+@lru_cache(maxsize=64)
 def library_interpreter(module: str) -> Interpreter:
     """Return the interpreter for the tests of ``module`` of the standard library, without the module in any Python
-    that a sandbox can see. Raises ``NoSuchModule``."""
-    python, visible = _interpreter()
-    libraries = {visible, *(folder for folder in _system_pythons() if (folder / "os.py").is_file())}
-    return Interpreter(python, tuple(sorted(path for library in libraries for path in originals(library, module))))
+    that a sandbox can see, and without copies of its functions in other files. Raises ``NoSuchModule``."""
+    python, own = _interpreter()
+    source = Path(sysconfig.get_path("stdlib")) / f"{module}.py"
+    if not source.is_file():
+        raise NoSuchModule(f"the standard library has no file {module}.py: choose from {', '.join(MODULES)}")
+    return Interpreter(python, _hidden(own, source.read_text(), module, {module, f"test_{module}"}))
 
 
-def package_interpreter(names: Iterable[str]) -> Interpreter:
+def package_interpreter(names: Iterable[str], source: str) -> Interpreter:
     """Return the interpreter for the tests of a package whose importable names are ``names``, without the copies of
-    them that a sandbox can see. Raises ``NoSuchModule``."""
-    python, visible = _interpreter()
-    return Interpreter(python, copies((visible, *_system_pythons()), frozenset(names)))
+    them that a sandbox can see, and without those of the functions of ``source``. Raises ``NoSuchModule``."""
+    python, own = _interpreter()
+    return Interpreter(python, _hidden(own, source, None, names))
+
+
+def _hidden(own: Path, source: str, module: str | None, names: Iterable[str]) -> tuple[str, ...]:
+    """Return what must not be seen: ``module`` in every standard library, what has one of ``names``, and what has
+    copies of the functions of ``source``; none inside another.
+
+    Of ``own``, the library of the interpreter that runs the tests, only ``module`` is hidden, and the packages that are
+    installed there, which it does not load: without the rest it could not start.
+    """
+    try:
+        everywhere = (own, *roots())
+        first = {path for library in {own, *libraries()} for path in originals(library, module)} if module else set()
+        others = {*copies(everywhere, frozenset(names)), *holders(source, everywhere)}
+    except SearchFailed as error:
+        raise NoSuchModule(str(error)) from error
+    needed = {path for path in others if (inner := _below(path, own)) and inner[0] not in _INSTALLED}
+    found = {os.path.realpath(path) for path in first | (others - needed)}
+    return tuple(sorted(path for path in found if found.isdisjoint(map(str, Path(path).parents))))
+
+
+def _below(path: str, folder: Path) -> tuple[str, ...]:
+    """Parts of ``path`` below ``folder``; none if it is elsewhere."""
+    return Path(path).relative_to(folder).parts if Path(path).is_relative_to(folder) else ()
 
 
 def originals(library: Path, module: str) -> tuple[str, ...]:
@@ -119,33 +148,28 @@ def originals(library: Path, module: str) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def copies(folders: tuple[Path, ...], names: frozenset[str]) -> tuple[str, ...]:
     """Return what below ``folders`` is a copy of a module or package of ``names``: files, bytecode, folders (vendored
-    ones too), and wheels with one in them."""
+    ones too), and archives with one in them. Raises ``SearchFailed``."""
     found: set[str] = set()
-    for root, inner, files in (step for folder in folders for step in os.walk(folder)):
+    for root, inner, files in walk(folders):
         for name in [each for each in inner if each in names]:
             found.add(os.path.join(root, name))
             inner.remove(name)
         for name in files:
             path = os.path.join(root, name)
             is_module = name.partition(".")[0] in names and name.endswith((".py", ".pyc", ".pyi"))
-            if is_module or (name.endswith(".whl") and names & _parts_of(path)):
+            is_copy = is_module or (name.endswith(_ARCHIVES) and names & _parts_of(path))
+            if is_copy and os.path.exists(path):  # no dangling link
                 found.add(path)
     return tuple(sorted(found))
 
 
-def _parts_of(wheel: str) -> set[str]:
-    """Names of the files and folders in a wheel, without endings."""
+def _parts_of(archive: str) -> set[str]:
+    """Names of the files and folders in a wheel, zip or egg, without endings."""
     try:
-        with zipfile.ZipFile(wheel) as opened:
+        with zipfile.ZipFile(archive) as opened:
             return {part.partition(".")[0] for name in opened.namelist() for part in name.split("/")}
     except (OSError, zipfile.BadZipFile):
         return set()
-
-
-def _system_pythons() -> Iterator[Path]:
-    """Folders of the system with Python's code."""
-    for folder in _SYSTEM_FOLDERS:
-        yield from (path for path in sorted(Path(folder).glob("py*")) if path.is_dir())
 
 
 @lru_cache(maxsize=1)

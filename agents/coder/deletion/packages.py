@@ -134,7 +134,6 @@ def installations(package: Package, distribution: bytes, interpreter: Interprete
             "remove the file, so that it is fetched again"
         )
     files = _files(package, distribution)
-    interpreter = interpreter or package_interpreter(package.imports)
     found = []
     for path, tests_path in package.tested.items():
         others = {
@@ -144,7 +143,14 @@ def installations(package: Package, distribution: bytes, interpreter: Interprete
         }
         found.append(
             Installation(
-                interpreter, package.origin, module_of(path), path, files[path], tests_path, files[tests_path], others
+                interpreter or package_interpreter(package.imports, files[path]),
+                package.origin,
+                module_of(path),
+                path,
+                files[path],
+                tests_path,
+                files[tests_path],
+                others,
             )
         )
     return found

@@ -161,7 +161,7 @@ def interpreter_of(task: DeletionTask) -> Interpreter:
     """Return what runs the tests of ``task`` on this machine. Raises ``NoSuchModule`` and ``PackageUnusable``."""
     if task.origin == STANDARD_LIBRARY:
         return library_interpreter(task.module)
-    return package_interpreter(package_of(task.origin).imports)
+    return package_interpreter(package_of(task.origin).imports, task.broken)
 
 
 async def verdict(
