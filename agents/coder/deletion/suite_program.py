@@ -9,8 +9,10 @@ Doctests are left out: they are part of the module's own text, so who writes a d
 examples.
 
 It is passed to the interpreter as text. It imports the test framework before the candidate's folder is on the path, and
-runs two tests of its own after the candidate's module is loaded: one has to pass and one to fail. Code that shares the
-process with its tests can still forge results, so the report is checked again outside, and is called best effort.
+takes its own classes and functions out of ``__main__``, so that no import gives them to the candidate. Before and after
+the suite it runs a test that has to pass and one that has to fail, under the name of a test of the suite, so that a
+changed framework cannot spare them by name. Code that shares the process with its tests can still forge results, for
+instance through frames, so the report is checked again outside, and is called best effort.
 """
 
 import contextlib
@@ -19,7 +21,9 @@ import json
 import os
 import sys
 import traceback
+import types
 import unittest
+from collections.abc import Iterator
 from typing import Any
 
 from test import support  # type: ignore[import-not-found]  # CPython's own, which has no stubs
@@ -69,23 +73,34 @@ def is_doctest(test: unittest.TestCase) -> bool:
     return doctest is not None and isinstance(test, doctest.DocTestCase)
 
 
-class Canary(unittest.TestCase):
-    """Tests whose results are known."""
+def each_test(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    """Yield the tests of a suite and of those in it."""
+    for each in suite:
+        if isinstance(each, unittest.TestSuite):
+            yield from each_test(each)
+        else:
+            yield each
 
-    def passes(self) -> None:
-        self.assertEqual(1, 1)  # noqa: PT009
 
-    def fails(self) -> None:
-        self.assertEqual(1, 2)  # noqa: PT009
+def canary_of(example: unittest.TestCase, *, fails: bool) -> unittest.TestCase:
+    """Return a test with the names of ``example`` whose result is known."""
+
+    def known(self: unittest.TestCase) -> None:
+        self.assertEqual(1, 2 if fails else 1)  # noqa: PT009
+
+    kind, (method,) = type(example), example.id().split(".")[-1:]
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, method: known}
+    made: unittest.TestCase = type(kind.__name__, (unittest.TestCase,), names)(method)
+    return made
 
 
-def canary() -> str:
-    """Return ``ok`` if a test that passes and one that fails are recorded as such."""
-    recorder = Recorder()
-    for name in ("passes", "fails"):
-        Canary(name).run(recorder)
-    right = [each.rpartition(".")[2] for each in recorder.passed] == ["passes"] and len(recorder.others) == 1
-    return "ok" if right else "patched"
+def canary(tests: list[unittest.TestCase]) -> bool:
+    """Return whether a test that passes and one that fails are recorded as such, with the names of any of ``tests``."""
+    example = tests[int.from_bytes(os.urandom(4), "big") % len(tests)]
+    passing, failing = Recorder(), Recorder()
+    canary_of(example, fails=False).run(passing)
+    canary_of(example, fails=True).run(failing)
+    return (len(passing.passed), passing.others) == (1, []) and (failing.passed, len(failing.others)) == ([], 1)
 
 
 def main() -> None:
@@ -99,21 +114,28 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())
     # The test framework may have loaded the masked original, which is empty.
     sys.modules.pop(asked["module"], None)
+    main_module, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     recorder = Recorder()
+    tests: list[unittest.TestCase] = []
+    is_genuine = True
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             suite = unittest.defaultTestLoader.loadTestsFromName(asked["tests"])
+            tests += each_test(suite)
+            is_genuine = not tests or canary(tests)
             suite.run(recorder)
         except BaseException as error:  # noqa: BLE001 - whatever loading a candidate raises is its result
             recorder.others.append(type(error).__name__)
             recorder.note(type(error).__name__, sys.exc_info())
+        is_genuine = is_genuine and canary(tests or [unittest.FunctionTestCase(print)])
+    sys.modules["__main__"] = main_module
     failed = set(recorder.others)
     answer = {
         "nonce": asked["nonce"],
         "passed": sorted(set(recorder.passed) - failed)[:MOST_NAMES],
         "others": sorted(failed)[:MOST_NAMES],
         "messages": recorder.messages,
-        "canary": canary(),
+        "canary": "ok" if is_genuine else "patched",
     }
     os.write(report, json.dumps(answer).encode())
 

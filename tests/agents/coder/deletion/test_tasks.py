@@ -62,6 +62,24 @@ CHEATS = {
         "    except OSError: pass\nos._exit(0)",
         SuiteOutcome.FORGED,
     ),
+    "recorder": (
+        "import __main__\nbroke = __main__.Recorder.broke\n"
+        "__main__.Recorder.broke = lambda self, test, error: broke(self, test, error) "
+        "if type(test).__name__ == 'Canary' else self.passed.append(test.id())",
+        SuiteOutcome.RAN,  # there is no such name, so the module cannot be loaded
+    ),
+    "recorder by its frame": (
+        "import sys\nframe = sys._getframe()\nwhile 'Recorder' not in frame.f_globals: frame = frame.f_back\n"
+        "found, names = frame.f_globals['Recorder'], open('test_colorsys.py').read()\nbroke = found.broke\n"
+        "found.broke = lambda self, test, error: self.passed.append(test.id()) "
+        "if type(test).__name__ in names and test.id().rpartition('.')[2] in names else broke(self, test, error)",
+        SuiteOutcome.PATCHED,
+    ),
+    "canary": (
+        "import __main__, unittest\n__main__.canary = lambda *given: True\n"
+        "unittest.TestCase.run = lambda self, result=None: result.addSuccess(self)",
+        SuiteOutcome.PATCHED,
+    ),
 }
 
 
