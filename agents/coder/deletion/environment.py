@@ -24,7 +24,7 @@ from headrace.agents.coder.deletion.harness import HARNESS_VERSION, DeletionHarn
 from headrace.agents.coder.deletion.installation import Interpreter, NoSuchModule
 from headrace.agents.coder.deletion.packages import PackageUnusable
 from headrace.agents.coder.deletion.suite import SuiteOutcome
-from headrace.agents.coder.deletion.tasks import DeletionTask, interpreter_of, limits_of, verdict
+from headrace.agents.coder.deletion.tasks import DeletionTask, interpreters_of, limits_of, verdict
 from headrace.agents.coder.deletion.workspace import Workspace
 from headrace.agents.environments.environment import (
     Cause,
@@ -78,7 +78,7 @@ async def deletion_environment(config: DeletionConfig) -> AsyncIterator["Deletio
     """Make sandboxes for attempts inside the block. Raises :class:`EnvironmentUnusable` if this machine has no isolated
     sandboxes, or not the interpreter that the tasks need."""
     try:
-        interpreters = {task.task_id: interpreter_of(task) for task in config.tasks}
+        interpreters = await asyncio.to_thread(interpreters_of, config.tasks)
         overlay = await Overlay.create(config.store)
     except (NoSuchModule, PackageUnusable, ProviderUnavailable) as error:
         raise EnvironmentUnusable(f"deletion tasks cannot be attempted here: {error}") from error

@@ -164,6 +164,19 @@ def interpreter_of(task: DeletionTask) -> Interpreter:
     return package_interpreter(package_of(task.origin).imports, task.broken)
 
 
+def interpreters_of(tasks: Sequence[DeletionTask]) -> dict[str, Interpreter]:
+    """Return what runs the tests of each of ``tasks``, by id. Raises as :func:`interpreter_of` does.
+
+    The machine is searched once for each module, not for each task: what has a copy of a module has one of the
+    functions that its first task leaves.
+    """
+    by_module: dict[tuple[str, str], Interpreter] = {}
+    for task in tasks:
+        if (task.origin, task.module) not in by_module:
+            by_module[task.origin, task.module] = interpreter_of(task)
+    return {task.task_id: by_module[task.origin, task.module] for task in tasks}
+
+
 async def verdict(
     provider: Provider, task: DeletionTask, interpreter: Interpreter, written: Mapping[str, bytes]
 ) -> tuple[float, SuiteOutcome]:

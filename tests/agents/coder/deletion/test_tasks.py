@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from headrace.agents.coder.deletion import tasks
 from headrace.agents.coder.deletion.features import features
-from headrace.agents.coder.deletion.installation import Installation, NoSuchModule, copies, installation, originals
+from headrace.agents.coder.deletion.installation import (
+    Installation,
+    Interpreter,
+    NoSuchModule,
+    copies,
+    installation,
+    originals,
+)
 from headrace.agents.coder.deletion.packages import PackageUnusable
 from headrace.agents.coder.deletion.suite import SuiteOutcome, SuiteResult, parse_report
 from headrace.agents.coder.deletion.tasks import (
@@ -15,6 +23,7 @@ from headrace.agents.coder.deletion.tasks import (
     Rejection,
     chosen,
     interpreter_of,
+    interpreters_of,
     limits_of,
     replaces_tests,
     suite_of,
@@ -249,6 +258,21 @@ def test_the_interpreter_of_a_task_is_that_of_its_origin(task: DeletionTask, ins
     assert interpreter_of(task) == installed.interpreter
     with pytest.raises(PackageUnusable, match="generate the tasks anew"):
         interpreter_of(replace(task, origin="jsonpointer==0.1"))
+
+
+def test_a_machine_is_searched_once_for_each_module(
+    task: DeletionTask, installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+
+    def found(given: DeletionTask) -> Interpreter:
+        searched.append(given.module)
+        return installed.interpreter
+
+    monkeypatch.setattr(tasks, "interpreter_of", found)
+    given = [task, replace(task, feature="other"), replace(task, module="graphlib")]
+    assert interpreters_of(given) == {each.task_id: installed.interpreter for each in given}
+    assert searched == [MODULE, "graphlib"]
 
 
 def test_features_are_chosen_over_the_whole_file(installed: Installation) -> None:
