@@ -9,7 +9,7 @@ others alone. The sandbox sees neither the original module nor its bytecode nor 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -187,14 +187,25 @@ async def verdict(
     candidate's code shares the process with the tests: what it forges there is caught by a nonce, a canary and the
     names of the tests, which is best effort.
     """
-    own = {path: content for path, content in written.items() if not replaces_tests(path, task.tests_path)}
-    files = {**task.files(), **own, task.tests_path: task.tests.encode()}
+    given = task.files()
+    own = {
+        path: content
+        for path, content in written.items()
+        if not replaces_tests(path, task.tests_path) and not _collides(path, given)
+    }
+    files = {**given, **own, task.tests_path: task.tests.encode()}
     sandbox = await provider.start(files, limits_of(interpreter))
     try:
         result = await run_suite(sandbox, task.module, task.tests_module, interpreter.python)
     finally:
         await sandbox.stop()
     return float(result.passed >= set(task.must_pass) and bool(task.must_pass)), result.outcome
+
+
+def _collides(path: str, files: Iterable[str]) -> bool:
+    """Whether ``path`` needs a folder in the place of one of ``files``, or the other way round: the candidate's code
+    replaced that file, and the sandbox of the verdict could not be made."""
+    return any(path.startswith(f"{each}/") or each.startswith(f"{path}/") for each in files)
 
 
 def replaces_tests(path: str, tests_path: str) -> bool:

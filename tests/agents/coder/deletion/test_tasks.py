@@ -109,6 +109,15 @@ async def test_edited_tests_and_a_framework_of_ones_own_earn_nothing(
     assert (await verdict(provider, task, installed.interpreter, {f"test_{MODULE}.py": empty, **shadows}))[0] == 0.0
 
 
+async def test_a_folder_in_the_place_of_a_file_earns_nothing_and_is_no_failure_of_the_sandbox(
+    provider: Overlay, installed: Installation, task: DeletionTask
+) -> None:
+    written = {f"{MODULE}.py/x": b"", f"test_{MODULE}.py/x": b""}
+    assert await verdict(provider, task, installed.interpreter, written) == (0.0, SuiteOutcome.RAN)
+    packaged = replace(task, others={"more/inner.py": ""})
+    assert await verdict(provider, packaged, installed.interpreter, {"more": b""}) == (0.0, SuiteOutcome.RAN)
+
+
 EMPTY_TESTS = f"""import ast, unittest
 for node in ast.parse(open("test_{MODULE}.py").read()).body:
     if isinstance(node, ast.ClassDef):
