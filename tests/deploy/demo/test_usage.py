@@ -101,11 +101,11 @@ def test_programs_of_the_agent_count_as_this_process_and_parts_do_not() -> None:
         before = asyncio.run(read_counters(stack))
         subprocess.run([sys.executable, "-c", BUSY], check=True)
         deadline = time.monotonic() + 30
-        while (after := asyncio.run(read_counters(stack))).processor_s["trainer", part.pid] < 0.3:
+        while (after := asyncio.run(read_counters(stack))).processor_s["trainer", part.pid] < 0.2:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         part.communicate(b"\n")
     usage = used(before, after, [])
     assert usage.processor_s["trainer"] > 0.1
-    assert 0.3 <= usage.processor_s[THIS_PROCESS] < 0.3 + 5
+    assert 0.2 <= usage.processor_s[THIS_PROCESS] < 5
     assert usage.idle_s <= usage.seconds * usage.cores + 1
