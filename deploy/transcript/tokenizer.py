@@ -11,7 +11,7 @@ from headrace.schemas.topics import WEIGHTS
 from headrace.trainer.provenance.evidence import read_as
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.weights.publish import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, fetch_manifest, fetch_tokenizer
-from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
+from headrace.trainer.weights.store import BlockingStore, ObjectMismatch
 from headrace.trainer.weights.unavailable import StoreUnavailable
 
 
@@ -44,7 +44,7 @@ async def published_tokenizer(log: LogReader, store_url: str, run: str) -> tuple
     if not pointers:
         return None
     try:
-        store = ObjectStore(store_url)
+        store = BlockingStore(store_url)
         for pointer in reversed(pointers):
             try:
                 manifest = await fetch_manifest(store, pointer)

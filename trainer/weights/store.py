@@ -111,16 +111,19 @@ class ObjectStore:
         Raises :class:`ObjectMismatch`, ``FileNotFoundError`` if the object is missing, ``StoreUnavailable``.
         """
         with self._reading():
-            result = await obstore.get_async(self._store, path)
-            if result.meta["size"] > max_bytes:
-                raise ObjectMismatch(
-                    f"{self.uri(path)} holds {result.meta['size']} bytes, more than the expected {max_bytes}"
-                )
-            data = bytes(await result.bytes_async())
+            size, data = await self._read(path, max_bytes)
+            if data is None:
+                raise ObjectMismatch(f"{self.uri(path)} holds {size} bytes, more than the expected {max_bytes}")
         found = hashlib.sha256(data).hexdigest()
         if found != sha256:
             raise ObjectMismatch(f"{self.uri(path)} has sha256 {found}, not {sha256}")
         return data
+
+    async def _read(self, path: str, max_bytes: int) -> tuple[int, bytes | None]:
+        """Returns the size of an object, and its content unless it is larger than ``max_bytes``."""
+        result = await obstore.get_async(self._store, path)
+        size = result.meta["size"]
+        return size, None if size > max_bytes else bytes(await result.bytes_async())
 
     async def download(self, path: str, target: Path, *, sha256: str, size: int) -> None:
         """Download an object to the file ``target``, which is created only after size and hash were verified.
@@ -239,6 +242,21 @@ class ObjectStore:
             raise
         except BaseError as error:
             raise unavailable(self.url, error) from error
+
+
+class BlockingStore(ObjectStore):
+    """For commands that end right after they have fetched: small objects are read by obstore's blocking calls, in a
+    thread. Its other calls finish on threads of its own, and one that does so while the interpreter ends aborts the
+    process.
+    """
+
+    async def _read(self, path: str, max_bytes: int) -> tuple[int, bytes | None]:
+        def read() -> tuple[int, bytes | None]:
+            result = obstore.get(self._store, path)
+            size = result.meta["size"]
+            return size, None if size > max_bytes else bytes(result.bytes())
+
+        return await asyncio.to_thread(read)
 
 
 def file_sha256(path: Path) -> str:

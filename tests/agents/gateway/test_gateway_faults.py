@@ -156,7 +156,7 @@ async def test_another_engine_takes_over_before_the_first_byte(
     tmp_path: Path, kind: type[HttpClient], streams: bool
 ) -> None:
     async with answering(Reply(fault=Fault.STATUS_503)) as ill, answering("fine") as well:
-        for number in range(8):  # whichever is first for a conversation
+        for number in range(24):  # whichever is first for a conversation
             async with running_gateway(tmp_path / str(number), [ill.url, well.url]) as gateway:
                 client = kind(gateway, streams=streams).say(f"question {number}")
                 assert (await client.ask()).texts == ("fine",)

@@ -17,7 +17,7 @@ async def test_sandboxes_are_isolated_where_the_machine_can(tmp_path: Path) -> N
         (await Overlay.create(tmp_path)).close()
     except ProviderUnavailable as error:
         pytest.skip(str(error))
-    async with coder_system._provider() as provider:
+    async with coder_system._provider(None) as provider:
         assert isinstance(provider, Overlay)
 
 
@@ -29,7 +29,7 @@ async def test_without_isolation_the_reason_is_logged(
 
     monkeypatch.setattr(Overlay, "create", unavailable)
     with caplog.at_level(logging.WARNING):
-        async with coder_system._provider() as provider:
+        async with coder_system._provider(None) as provider:
             assert isinstance(provider, Local)
             sandbox = await provider.start({"a.txt": b"1"})
             assert await sandbox.read("a.txt") == b"1"

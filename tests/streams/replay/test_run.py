@@ -39,11 +39,13 @@ from headrace.streams.diff.side import DiffSide, group_states
 from headrace.streams.raw import StoredRecord
 from headrace.streams.replay import sink as replay_sink
 from headrace.streams.replay.catalog import NoReplay, delete_replay, find_replay
+from headrace.streams.replay.other_processors import further_processors
 from headrace.streams.replay.placed import Placed
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rules import Rules
+from headrace.streams.topology import TOPOLOGY
 from tests.clocks import with_producers_time
 from tests.streams.builders import session, ticks
 
@@ -334,7 +336,9 @@ async def test_an_interrupted_replay_is_completed_and_a_different_one_refused(
 
 async def test_a_replay_can_be_deleted(live: str) -> None:
     await replayed(live, "gone")
-    assert len(await delete_replay(live, "gone")) == len(ReplayStage.TRAJECTORIES.makes) + 1
+    further = further_processors(TOPOLOGY, (TRAJECTORIES, *ReplayStage.TRAJECTORIES.makes), Rules())
+    made = {*ReplayStage.TRAJECTORIES.makes, *further.makes}
+    assert len(await delete_replay(live, "gone")) == len(made) + 1
     with pytest.raises(NoReplay, match="no replay 'gone': there are"):
         await find_replay(live, "gone")
 
