@@ -7,7 +7,6 @@ whose processing raises, goes to ``dead-letters`` and the partition continues; a
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,10 +27,10 @@ from headrace.streams.processors.group_clock import GroupClock
 from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.rules import Rules
-from headrace.streams.runtime.processor import Outside, Processor
+from headrace.streams.runtime.processor import Outside
 from headrace.streams.scoring.score_intake import uses_feedback
 from headrace.streams.topology import TOPOLOGY
-from headrace.streams.workers_config import PROCESSORS, WorkersConfig
+from headrace.streams.workers_config import WorkersConfig
 
 
 def consumer_group(processor: str) -> str:
@@ -57,8 +56,6 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], side_tasks:
             f"{partitions[TRAJECTORIES]}: feedback is joined by partition, so both need the same number as events. "
             "Recreate the topic; its records can be copied by key."
         )
-    for processor in processors:
-        _check_partitions(processor, partitions)
     if not config.trust_producers_time:
         asyncio.run(check_clocks(config.bootstrap, read, override="workers.trust_producers_time"))
     folder = config.data_dir / "faust"
@@ -86,21 +83,6 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], side_tasks:
         apps.append(app)
     observe_processors(observed)
     return run_apps(apps, ready=ready, side_tasks=side_tasks)
-
-
-def _check_partitions(processor: Processor[Rules], partitions: Mapping[Topic, int]) -> None:
-    """Raise ``TopicsError`` if the topics of a processor that reads several at once have different partitions."""
-    if processor.name not in ("observe", "watch"):
-        return
-    counts = {topic.name: partitions[topic] for topic in processor.reads}
-    if len(set(counts.values())) > 1:
-        others = json.dumps([name for name in PROCESSORS if name not in ("observe", "watch")])
-        raise TopicsError(
-            f"{processor.name} reads topics with different numbers of partitions: "
-            f"{', '.join(f'{name} {count}' for name, count in counts.items())}. Add partitions with "
-            "kafka-topics --alter, or run a process without the monitors: "
-            f"--set 'workers.processors={others}'"
-        )
 
 
 class _Groups:

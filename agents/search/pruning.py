@@ -17,14 +17,12 @@ from typing import Any
 from headrace.agents.conversation import Conversation
 from headrace.agents.rollouts.attempts import Agent
 from headrace.agents.rollouts.curriculum import CurriculumSettings
-from headrace.agents.rollouts.fork import ForkPoint, RepeatedConversation
 from headrace.agents.search.demonstrations import Demonstration, Mistakes, demonstrate
 from headrace.agents.search.episode import run_episode
-from headrace.agents.search.harness import HARNESS_VERSION, Limits
-from headrace.agents.search.rollouts import AGENT
+from headrace.agents.search.harness import Limits
+from headrace.agents.search.rollouts import agent_of
 from headrace.agents.search.tasks import HOP_WEIGHTS, Split, Task, hops_of, make_task, task_id
 from headrace.agents.trajectory import Trajectory
-from headrace.schemas.model import Record
 
 TIGHT = Limits(budget=90, soft=40, hard=45)
 """After one search of a question with several hops, every tool but pruning is refused."""
@@ -126,17 +124,7 @@ def pruning_agent() -> Agent[BudgetedTask]:
     ) -> None:
         await run_episode(conversation, task.task, trajectory, temperature=temperature, limits=task.limits)
 
-    async def resume(
-        conversation: Conversation, task: BudgetedTask, trajectory: Trajectory, temperature: float, _: Sequence[Record]
-    ) -> None:
-        await episode(conversation, task, trajectory, temperature)  # it depends on the policy's answers alone
-
-    async def fork(
-        conversation: Conversation, task: BudgetedTask, trajectory: Trajectory, temperature: float, point: ForkPoint
-    ) -> None:
-        await episode(RepeatedConversation(conversation, point), task, trajectory, temperature)
-
-    return Agent(AGENT, HARNESS_VERSION, episode, resume, fork)
+    return agent_of(episode)
 
 
 def warm_up_demonstrations(first: int, count: int, limits: Limits = TIGHT) -> Iterator[list[Demonstration]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.agents.conversation import Conversation
-from headrace.agents.rollouts.attempts import Agent
+from headrace.agents.rollouts.attempts import Agent, Episode, TaskT
 from headrace.agents.rollouts.fork import ForkPoint, RepeatedConversation
 from headrace.agents.search.episode import run_episode
 from headrace.agents.search.harness import HARNESS_VERSION, Limits
@@ -48,13 +48,20 @@ def search_agent(limits: Limits | None = None) -> Agent[Task]:
     async def episode(conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float) -> None:
         await run_episode(conversation, task, trajectory, temperature=temperature, limits=limits)
 
+    return agent_of(episode)
+
+
+def agent_of(episode: Episode[TaskT]) -> Agent[TaskT]:
+    """Return the search agent whose loop is ``episode``. What it does depends on the policy's answers alone, so it is
+    resumed and continued by being run again, with the recorded answers."""
+
     async def resume(
-        conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, _: Sequence[Record]
+        conversation: Conversation, task: TaskT, trajectory: Trajectory, temperature: float, _: Sequence[Record]
     ) -> None:
-        await episode(conversation, task, trajectory, temperature)  # it depends on the policy's answers alone
+        await episode(conversation, task, trajectory, temperature)
 
     async def fork(
-        conversation: Conversation, task: Task, trajectory: Trajectory, temperature: float, point: ForkPoint
+        conversation: Conversation, task: TaskT, trajectory: Trajectory, temperature: float, point: ForkPoint
     ) -> None:
         await episode(RepeatedConversation(conversation, point), task, trajectory, temperature)
 

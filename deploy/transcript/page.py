@@ -135,16 +135,14 @@ def _fragments(segment: Segment, piece: Piece, stretches: Sequence[Stretch], dec
     fragments: list[Fragment] = []
     start, before = piece.start, ""
     for number, stretch in enumerate(stretches):
-        text = _decoded(segment, start, stretch.end, decode)
-        if number < len(stretches) - 1:
-            text = text.rstrip(_NOT_UTF8)
+        whole = _decoded(segment, start, stretch.end, decode)
+        text = whole.rstrip(_NOT_UTF8) if number < len(stretches) - 1 else whole
         if not text.startswith(before):  # the decoder changes what it said before: one colour, but the right text
             value = stretches[0].value if len({each.value for each in stretches}) == 1 else None
             return [Fragment(_decoded(segment, piece.start, piece.end, decode), Kind.SAMPLED, value)]
         fragments.append(Fragment(text[len(before) :], Kind.SAMPLED, stretch.value))
         before = text
-        ends = _decoded(segment, start, stretch.end, decode) == text
-        if ends and stretch.end - start > 2 * _OVERLAP:
+        if text == whole and stretch.end - start > 2 * _OVERLAP:
             start = stretch.end - _OVERLAP
             before = _decoded(segment, start, stretch.end, decode)
     return fragments

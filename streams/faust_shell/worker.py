@@ -259,7 +259,8 @@ def check_equal(processor: str, counts: Mapping[Topic, int]) -> None:
         found = ", ".join(f"{topic.name} has {count}" for topic, count in counts.items())
         raise TopicsError(
             f"{processor} reads topics with different numbers of partitions ({found}) but needs partition p of all of "
-            "them. Add partitions to those with fewer, with kafka-topics.sh --alter, or recreate them."
+            "them. Add partitions to those with fewer, with kafka-topics.sh --alter, or recreate them, or leave "
+            f"{processor} out of the option workers.processors."
         )
 
 

@@ -143,7 +143,6 @@ class Processor(Generic[R]):
     """Topics to whose silent partitions its process writes ticks, which advance stream time."""
     hears: Callable[[R], tuple[Topic, ...]] | None = None
     """Which of ``reads`` it needs under the given rules; ``None``: all."""
-
     optional: tuple[Topic, ...] = ()
     """Those of ``reads`` without which it works too, and says less. A replay that lacks them runs it anyway."""
 
