@@ -81,6 +81,9 @@ def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:
     settings = {
         "insert_deduplication_token": token,
         "async_insert": 0,
+        # Duplicates within a batch are collapsed by merges and by FINAL, as those of different batches are. Looking
+        # for them here, too, took a tenth of ClickHouse's processor time.
+        "optimize_on_insert": 0,
         # A batch of a quiet topic may span many weeks, each of which is a partition.
         "max_partitions_per_insert_block": 0,
     }

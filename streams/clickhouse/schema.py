@@ -8,6 +8,7 @@ from headrace.streams.clickhouse.columns import Table, View
 from headrace.streams.clickhouse.ddl import (
     PresentTable,
     change_statements,
+    compact_up_to_in,
     create_statement,
     expiry_in,
     incompatibilities,
@@ -112,6 +113,7 @@ def present_table(client: "Client", name: str) -> PresentTable:
         key,
         expiry_in(query),
         {str(column): str(made) for column, _, made in columns if made},
+        compact_up_to_in(query),
     )
 
 

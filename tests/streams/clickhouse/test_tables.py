@@ -17,8 +17,10 @@ from headrace.streams.clickhouse import columns
 from headrace.streams.clickhouse.columns import Column, Table, arrow_table
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.ddl import (
+    COMPACT_UP_TO_BYTES,
     PresentTable,
     change_statements,
+    compact_up_to_in,
     create_statement,
     expiry_of,
     incompatibilities,
@@ -69,7 +71,7 @@ def test_the_statement_of_a_small_table() -> None:
         ")\n"
         "ENGINE = ReplacingMergeTree\n"
         "ORDER BY (`a`)\n"
-        "SETTINGS non_replicated_deduplication_window = 10000\n"
+        "SETTINGS non_replicated_deduplication_window = 10000, min_bytes_for_wide_part = 268435456\n"
         "COMMENT 'A row\\'s row.'"
     )
 
@@ -87,12 +89,21 @@ def test_a_row_with_an_unknown_column_is_refused() -> None:
 def test_a_table_with_a_column_of_another_type_cannot_be_changed_in_place() -> None:
     types = {column.name: column.type.clickhouse for column in EVENTS.columns}
     computed = {column.name: column.computed for column in EVENTS.columns if column.computed}
-    present = PresentTable(types, "toMonday(logged_at)", "toDateTime(logged_at) + toIntervalDay(30)", computed)
+    present = PresentTable(types, "toMonday(logged_at)", "toDateTime(logged_at) + toIntervalDay(30)", computed, 1)
     assert incompatibilities(EVENTS, present) == []
     assert change_statements(EVENTS, present) == []
     assert incompatibilities(EVENTS, replace(present, types=types | {"seq": "String"})) == [
         "its column seq is String, and headrace needs UInt32"
     ]
+
+
+def test_a_table_gets_the_size_of_compact_parts_unless_somebody_has_set_one() -> None:
+    wanted = "ALTER TABLE events MODIFY SETTING min_bytes_for_wide_part = 268435456"
+    assert wanted in change_statements(EVENTS, PresentTable({}))
+    own = compact_up_to_in("CREATE TABLE … SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 1048576")
+    assert own == 1048576
+    assert wanted not in change_statements(EVENTS, PresentTable({}, compact_up_to_bytes=own))
+    assert compact_up_to_in(create_statement(EVENTS)) == 268435456
 
 
 def test_rows_expire_and_are_partitioned_by_the_retention_of_their_topic() -> None:
@@ -145,6 +156,7 @@ def test_the_database_matches_the_specs(clickhouse: str) -> None:
         assert (engine, key.strip("()"), about) == ("ReplacingMergeTree", ", ".join(table.key), table.about)
         present = present_table(client, table.name)
         assert (present.partition_key, present.expiry) == (partition_key(table), expiry_of(table))
+        assert present.compact_up_to_bytes == COMPACT_UP_TO_BYTES
 
 
 EXTREMES: dict[columns.ColumnType, list[Any]] = {
