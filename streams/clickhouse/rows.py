@@ -19,6 +19,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.watch import Readings
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import (
@@ -310,8 +311,22 @@ def _applied(applied: Applied, subject: str) -> Rows:
 
 
 def _alert(alert: Alert, subject: str) -> Rows:
-    row = {name: getattr(alert, name) for name in ("run", "kind", "severity", "message")}
-    yield tables.ALERTS, row | {"part": alert.source, "details": _json(alert.details)}
+    row: Row = {name: getattr(alert, name) for name in ("run", "kind", "severity", "message")}
+    row |= {"part": alert.source, "details": _json(alert.details)}
+    if (episode := alert.episode) is not None:
+        names = ("monitor", "state", "agent", "task_source", "spec", "since_version", "strength", "examples")
+        row |= {name: getattr(episode, name) for name in names}
+        row |= {"episode": episode.id, "since": episode.since_ms, "acknowledged_by": episode.by}
+    yield tables.ALERTS, row
+
+
+def _readings(readings: Readings, subject: str) -> Rows:
+    names = ("run", "lane", "agent", "task_source", "spec", "window", "first_version", "last_version")
+    window: Row = {name: getattr(readings, name) for name in names}
+    window |= {"since": readings.since_ms, "until": readings.until_ms}
+    for monitor, reading in readings.readings.items():
+        names = ("value", "trajectories", "pinned", "expected", "sd", "effect", "change", "strength")
+        yield tables.MONITORS, window | {"monitor": monitor} | {name: getattr(reading, name) for name in names}
 
 
 def _dead_letter(letter: DeadLetter, subject: str) -> Rows:
@@ -377,6 +392,7 @@ DERIVED: dict[str, Callable[[Any, str], Rows]] = {
     Budget.TYPE: _budget,
     Applied.TYPE: _applied,
     Alert.TYPE: _alert,
+    Readings.TYPE: _readings,
     DeadLetter.TYPE: _dead_letter,
     Repaired.TYPE: _repaired,
     Redriven.TYPE: _redriven,

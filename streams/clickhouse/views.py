@@ -6,6 +6,7 @@ SELECT tool, countIf(status = 'error') / count() FROM tool_calls GROUP BY tool
 """
 
 from headrace.schemas.events import ModelCalled, Purpose, Role, TrajectoryStarted
+from headrace.schemas.records.alert import EpisodeState
 from headrace.streams.clickhouse.columns import View
 from headrace.streams.clickhouse.tables import EVENTS
 
@@ -248,6 +249,30 @@ FROM (
 GROUP BY run, agent, tenant, purpose, role, version, day""",
 )
 
+_REPORTS = f"state != '{EpisodeState.ACKNOWLEDGED}'"
+"""Whether a row of `alerts` reports a monitor's reading; an acknowledgement repeats an older one."""
+
+EPISODES = View(
+    "episodes",
+    "An episode of a monitor: the state, reading and evidence that its newest alert reports, and who acknowledged it, "
+    "which ends nothing. is_open: its monitor still alarms. changed_at is the time of its newest alert.",
+    f"""SELECT episode, about.1 AS run, about.2 AS monitor, about.3 AS agent, about.4 AS task_source, about.5 AS spec,
+    about.6 AS severity, newest.1 AS state, newest.1 != '{EpisodeState.RESOLVED}' AS is_open, newest.2 AS message,
+    newest.3 AS details, newest.4 AS since_version, newest.5 AS since, newest.6 AS strength, newest.7 AS examples,
+    opened_at, changed_at, arrayDistinct(arrayMap(each -> each.2, arraySort(seen))) AS acknowledged_by
+FROM (
+    SELECT episode,
+           argMaxIf(tuple(run, monitor, agent, task_source, spec, severity), offset, {_REPORTS}) AS about,
+           argMaxIf(tuple(state, message, details, since_version, since, strength, examples), offset, {_REPORTS})
+               AS newest,
+           minIf(time, {_REPORTS}) AS opened_at, maxIf(time, {_REPORTS}) AS changed_at,
+           groupArrayIf(tuple(offset, toString(acknowledged_by)), NOT ({_REPORTS})) AS seen,
+           countIf({_REPORTS}) AS reports
+    FROM alerts WHERE episode != '' GROUP BY episode
+)
+WHERE reports > 0""",
+)
+
 VIEWS: tuple[View, ...] = (
     REWARDS_LATEST,
     EVENTS_WITH_TRAJECTORY,
@@ -261,5 +286,6 @@ VIEWS: tuple[View, ...] = (
     COMPONENTS_BY_HOUR,
     TASK_STATS,
     FEEDBACK_COVERAGE,
+    EPISODES,
 )
 """Every view, those first that others use."""

@@ -8,13 +8,14 @@ from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.model import Record
-from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError, Redriven, Repaired
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.step import Budget, Step, TrainedGroup
 from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, Trajectory, Turn
+from headrace.schemas.records.watch import Lane, Reading, Readings
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import TOPICS
 from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, arrow_table
@@ -233,6 +234,38 @@ def test_a_step_has_its_own_row_and_one_per_trajectory() -> None:
         ("step_members", "t", 17),
         ("step_members", "u", 17),
     ]
+
+
+def test_an_alert_of_a_monitor_has_its_episode() -> None:
+    episode = Episode(
+        id="0f3e", monitor="talks", state=EpisodeState.ACKNOWLEDGED, agent="search", task_source="wiki",
+        since_version=64, since_ms=1000, strength=1.5, examples=["t-1", "t-2"], by="ada",
+    )  # fmt: skip
+    row = only_row(Alert(run="r", source="watch", kind="monitor_talks", message="m", episode=episode))
+    assert (row["episode"], row["monitor"], row["state"], row["since_version"]) == ("0f3e", "talks", "acknowledged", 64)
+    assert (row["since"], row["strength"], row["examples"], row["acknowledged_by"]) == (
+        1000,
+        1.5,
+        ["t-1", "t-2"],
+        "ada",
+    )
+    other = only_row(Alert(run="r", source="follower", kind="canary_mismatch", message="m"))
+    assert "episode" not in other
+
+
+def test_the_readings_of_a_window_have_a_row_per_monitor() -> None:
+    readings = Readings(
+        lane=Lane.ATTEMPT, run="r", agent="search", task_source="wiki", spec="", window=7, trajectories=64,
+        first_version=41, last_version=41, since_ms=1000, until_ms=2000,
+        readings={
+            "talks": Reading(value=0.3, trajectories=64, expected=0.06, sd=0.02, effect=12.5, strength=1.2),
+            "turns": Reading(value=5.5, trajectories=60),
+        },
+    )  # fmt: skip
+    talks, turns = (row for _, row in rows_of(readings))
+    assert (talks["monitor"], talks["value"], talks["expected"], talks["strength"]) == ("talks", 0.3, 0.06, 1.2)
+    assert (talks["lane"], talks["window"], talks["last_version"], talks["until"]) == ("attempt", 7, 41, 2000)
+    assert (turns["monitor"], turns["trajectories"], turns["expected"]) == ("turns", 60, None)
 
 
 def test_a_dead_letter_without_a_timestamp_has_a_time_that_fits() -> None:

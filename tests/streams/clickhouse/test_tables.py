@@ -18,6 +18,7 @@ from headrace.streams.clickhouse.columns import Column, Table, arrow_table
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.ddl import (
     COMPACT_UP_TO_BYTES,
+    WEEKLY_UP_TO_DAYS,
     PresentTable,
     change_statements,
     compact_up_to_in,
@@ -118,7 +119,7 @@ def test_rows_expire_and_are_partitioned_by_the_retention_of_their_topic() -> No
         else:
             days = table.topic.retention_ms // (24 * 3600 * 1000)
             assert f"\nTTL toDateTime(logged_at) + toIntervalDay({days})\n" in statement
-            assert "PARTITION BY toMonday(logged_at)" in statement
+            assert f"PARTITION BY {'toMonday' if days <= WEEKLY_UP_TO_DAYS else 'toYYYYMM'}(logged_at)" in statement
     yearly = replace(EVENTS, topic=replace(EVENTS_TOPIC, retention_ms=365 * 24 * 3600 * 1000))
     assert (yearly.keep_days, partition_key(yearly)) == (365, "toYYYYMM(logged_at)")
 

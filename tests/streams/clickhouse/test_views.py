@@ -12,13 +12,15 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import read_panel
 from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
+from headrace.deploy.watching.episodes import episodes
 from headrace.schemas.events import ModelCalled, ToolCalled, TrajectoryStarted, Usage
 from headrace.schemas.ids import derived_id
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.schema import ensure_tables, set_prices
-from tests.streams.clickhouse.stored_log import StoredLog
+from tests.streams.clickhouse.stored_log import NOW_MS, StoredLog
 
 pytestmark = pytest.mark.clickhouse
 
@@ -159,3 +161,44 @@ def test_calls_whose_prompts_were_not_counted_cost_null_and_are_numbered(client:
     assert costs == [("counted", 2, 0, 0.0019), ("not", 1, 1, None), ("partly", 2, 1, None)]
     calls = client.query("SELECT prompt_tokens FROM model_calls ORDER BY trajectory_id, seq").result_rows
     assert [prompt for (prompt,) in calls] == [1000, 500, None, 1000, None]
+
+
+def test_an_episode_is_as_the_command_shows_it_however_often_it_is_stored(client: Client) -> None:
+    client.command("TRUNCATE TABLE alerts")
+    states = [
+        ("aaa", EpisodeState.OPENED, 1.1, ""),
+        ("aaa", EpisodeState.ACKNOWLEDGED, 1.1, "zoe"),
+        ("bbb", EpisodeState.OPENED, 1.0, ""),
+        ("aaa", EpisodeState.ONGOING, 1.9, ""),
+        ("aaa", EpisodeState.ACKNOWLEDGED, 1.9, "ada"),
+        ("aaa", EpisodeState.ACKNOWLEDGED, 1.9, "zoe"),
+        ("bbb", EpisodeState.RESOLVED, 0.3, ""),
+        ("ccc", EpisodeState.ACKNOWLEDGED, 1.0, "ada"),  # retention has deleted what it acknowledges
+    ]
+    alerts = [Alert(run="r", source="trainer", kind="disk_full", message="no episode")]
+    for id, state, strength, by in states:
+        episode = Episode(
+            id=id, monitor="talks", state=state, agent="search", spec="s@1", since_version=4, since_ms=5,
+            strength=strength, examples=[f"{id}-{strength}"], by=by,
+        )  # fmt: skip
+        alerts.append(Alert(run="r", source="watch", kind="monitor_talks", message=f"{state}", episode=episode))
+    log = StoredLog()
+    for number, alert in enumerate(alerts):
+        log.add("alerts", "r", alert, id=derived_id("alert", number), time_ms=NOW_MS + number)
+    log.write(client, "episodes")
+    log.write(client, "episodes again")
+    found = client.query(
+        "SELECT episode, run, monitor, spec, state, is_open, strength, examples, acknowledged_by, since_version, "
+        "message FROM episodes ORDER BY episode"
+    ).result_rows
+    shown = [
+        (
+            each.episode.id, each.newest.run, each.episode.monitor, each.episode.spec, str(each.episode.state),
+            each.is_open, each.episode.strength, each.episode.examples, list(each.acknowledged_by),
+            each.episode.since_version, each.newest.message,
+        )
+        for each in episodes(alerts)
+    ]  # fmt: skip
+    assert [tuple(row) for row in found] == shown
+    assert [row[0] for row in found] == ["aaa", "bbb"]
+    assert found[0][8] == ["zoe", "ada"]
