@@ -14,6 +14,8 @@ from headrace.deploy.cli import cli
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "agents" / "SYSTEMS.md"
 NOT_BUILT = "not built"
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)[^)]*\)")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 FEWEST_ROWS = {"What they share": 8, "Agent Swarm (Kimi K2.5)": 10, "Composer 2 and 2.5 (Cursor)": 14,
                "Context-1 (Chroma)": 9}  # fmt: skip
 
@@ -91,6 +93,36 @@ def test_a_row_has_files_that_exist_a_command_that_parses_and_a_figure_or_says_n
     assert len(commands) == 1
     assert problem_of(commands[0]) is None
     assert row.figure
+
+
+def absent_figures(row: Row, pages: Path) -> list[str]:
+    """The numbers of a row's figure, as written, that are on none of the pages that it links to. Without a page only
+    whole numbers may stand there: counts and constants, which the row's command asserts."""
+    texts = [(pages / link).read_text() for link in LINK.findall(row.figure) if link.endswith(".md")]
+    found = {number for text in texts for number in NUMBER.findall(text)}
+    said = NUMBER.findall(LINK.sub(" ", row.figure))
+    return [number for number in said if number not in found and (texts or "." in number)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mechanism[:50])
+def test_each_number_of_a_figure_is_on_a_page_that_it_links_to(row: Row) -> None:
+    assert absent_figures(row, PAGE.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("figure", "absent"),
+    [
+        ("0.646 in 15,602 calls ([page](page.md#a-part-7))", []),
+        ("0.65 ([page](page.md))", ["0.65"]),
+        ("15,60 ([page](page.md))", ["15,60"]),
+        ("0.646 by hand", ["0.646"]),
+        ("scripted models earn 1 and 0", []),
+        ("[page 8](page.md); not shown", []),
+    ],
+)
+def test_a_number_that_is_not_on_the_page_is_noticed(tmp_path: Path, figure: str, absent: list[str]) -> None:
+    (tmp_path / "page.md").write_text("| seed 1 | 0.258 → 0.646 | 15,602 |\n")
+    assert absent_figures(Row("", "", "", "", figure), tmp_path) == absent
 
 
 @pytest.mark.parametrize(
