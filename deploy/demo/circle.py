@@ -21,7 +21,16 @@ from headrace.agents.rollouts.sampler import run_evaluation, run_rollouts
 from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.quick_system import QUICK
-from headrace.deploy.demo.summary import HeldOut, Summary, figures_of, mean_reward, mixed_versions, reward_by_version
+from headrace.deploy.demo.summary import (
+    REWARD_SHARE,
+    HeldOut,
+    Summary,
+    figures_of,
+    mean_reward,
+    mixed_versions,
+    normalised,
+    reward_by_version,
+)
 from headrace.deploy.demo.system import Arm, RunningAttempts, System, merged
 from headrace.deploy.demo.usage import read_counters, used
 from headrace.deploy.demo.watch import RunRecords, RunWatcher, watch_run
@@ -173,6 +182,7 @@ async def run_circle(
             ledger = await _ledger_at_rest(kafka, report)
             exactness = await _exactness(stack, plan.system) if plan.through_gateway else None
         rewards = watch.records.rewards.values()
+        measure = plan.system.measure
         return Summary(
             system=plan.system.name,
             arm=plan.arm,
@@ -187,6 +197,7 @@ async def run_circle(
                 greedy_after=after.greedy,
             ),
             heldout_tasks=plan.heldout_tasks,
+            measure=REWARD_SHARE if measure is None else measure.name,
             figures=figures_of(before.figures, after.figures),
             steps=len(watch.records.steps),
             sampling=sampling,
@@ -197,6 +208,7 @@ async def run_circle(
             mixed_version_trajectories=mixed_versions(rewards),
             reward_by_version=reward_by_version(rewards),
             seconds=phases.seconds | {"total": round(sum(phases.seconds.values()), 2)},
+            processor_s=round(sum((await read_counters(stack)).processor_s.values()), 1),
             peak_memory_bytes=peak.bytes,
             plot=str(plot),
             data=str(stack.settings.data),
@@ -237,7 +249,8 @@ async def _evaluate(
     await watch.until_scored([*sampled, *greedy], timeout_s=_SCORE_S)
     rewards = watch.records.rewards
     shown = plan.system.figures([rewards[name] for name in sampled]) if plan.system.figures else {}
-    score = _Score(mean_reward(rewards, sampled), mean_reward(rewards, greedy), shown)
+    of = normalised if plan.system.measure is None else plan.system.measure.of
+    score = _Score(mean_reward(rewards, sampled, of), mean_reward(rewards, greedy, of), shown)
     found = f"sampled {score.sampled:.3f}, greedy {score.greedy:.3f}"
     report(f"version {version} on {plan.heldout_tasks} held-out tasks: {found}")
     return score

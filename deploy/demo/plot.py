@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headrace.deploy.demo.summary import Summary
+from headrace.deploy.demo.summary import REWARD_SHARE, Summary
 
 _TRAIN, _SAMPLED, _GREEDY = "#4477aa", "#ee6677", "#228833"
 
@@ -22,7 +22,7 @@ def draw(summary: Summary, path: Path) -> None:
         s=[4 + point.trajectories / 4 for point in points],
         color=_TRAIN,
         alpha=0.35,
-        label="training rollouts, mean of a version (area: trajectories)",
+        label="reward of training rollouts, mean of a version (area: trajectories)",
     )
     axes.plot(versions, _smooth(summary), color=_TRAIN, linewidth=2, label="weighted mean over 5 versions")
     held = summary.heldout
@@ -32,7 +32,8 @@ def draw(summary: Summary, path: Path) -> None:
         ("greedy", held.greedy_before, held.greedy_after, _GREEDY),
     ):
         axes.plot([0, last], [before, after], "D--", color=colour, linewidth=1, markersize=7)
-        axes.plot([], [], "D--", color=colour, label=f"held-out tasks, {name}: {before:.2f} → {after:.2f}")
+        what = name if summary.measure == REWARD_SHARE else f"{name}, {summary.measure}"
+        axes.plot([], [], "D--", color=colour, label=f"held-out tasks, {what}: {before:.2f} → {after:.2f}")
     title = "control: advantages shuffled inside their groups" if summary.control else "learning from the event log"
     if summary.arm is not None:
         title += f", arm {summary.arm}"
@@ -40,7 +41,7 @@ def draw(summary: Summary, path: Path) -> None:
         title += ", a program on OpenAI's client"
     axes.set_title(f"{title} (seed {summary.seed}, {summary.steps} steps)", loc="left")
     axes.set_xlabel("policy version")
-    axes.set_ylabel("reward, share of the maximum")
+    axes.set_ylabel(REWARD_SHARE if summary.measure == REWARD_SHARE else "share of the maximum")
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -4,7 +4,7 @@ held-out reward   sampled 0.31 → 0.79   greedy 0.34 → 0.83
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -15,9 +15,12 @@ from headrace.deploy.demo.usage import Usage, usage_lines
 from headrace.schemas.events import Purpose
 from headrace.schemas.records.reward import Reward
 
+REWARD_SHARE = "reward, share of the maximum"
+"""What held-out attempts are worth, unless the system has a measure of its own."""
+
 
 class HeldOut(BaseModel):
-    """Mean normalised reward (0 to 1) on tasks that training never sees."""
+    """Mean of the measure (0 to 1) on tasks that training never sees."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,6 +76,8 @@ class Summary(BaseModel):
     """What became of its calls; ``None`` for the reference agent, which samples tokens itself."""
     heldout: HeldOut
     heldout_tasks: int
+    measure: str = REWARD_SHARE
+    """What ``heldout`` is a mean of."""
     figures: dict[str, Figure] = {}
     """What the system shows of the sampled held-out attempts, by name."""
     steps: int
@@ -86,6 +91,8 @@ class Summary(BaseModel):
     mixed_version_trajectories: int
     reward_by_version: list[VersionReward]
     seconds: dict[str, float]
+    processor_s: float | None = None
+    """Processor seconds of the whole demo, from its start to its summary; ``None`` in summaries of older releases."""
     peak_memory_bytes: int
     plot: str
     data: str
@@ -104,14 +111,16 @@ def normalised(reward: Reward) -> float:
     return reward.total / reward.maximum
 
 
-def mean_reward(rewards: Mapping[str, Reward], trajectory_ids: Collection[str]) -> float:
-    """Returns the mean normalised reward of ``trajectory_ids``; raises ``LookupError`` if one has no reward."""
+def mean_reward(
+    rewards: Mapping[str, Reward], trajectory_ids: Collection[str], of: Callable[[Reward], float] = normalised
+) -> float:
+    """Returns the mean of a value of the rewards of ``trajectory_ids``; raises ``LookupError`` if one has none."""
     missing = [name for name in trajectory_ids if name not in rewards]
     if missing or not trajectory_ids:
         raise LookupError(
             f"{len(missing)} of {len(trajectory_ids)} evaluation trajectories have no reward: {missing[:3]}"
         )
-    return sum(normalised(rewards[name]) for name in trajectory_ids) / len(trajectory_ids)
+    return sum(of(rewards[name]) for name in trajectory_ids) / len(trajectory_ids)
 
 
 def reward_by_version(rewards: Iterable[Reward]) -> list[VersionReward]:
@@ -169,6 +178,13 @@ def exactness_lines(found: Exactness) -> list[str]:
     ]
 
 
+def processor_lines(processor_s: float, usage: Usage | None) -> list[str]:
+    """Returns the processor time of the whole demo, and how long that takes if nothing waits, as text."""
+    cores = usage.cores if usage is not None else 1
+    least = f"at least {processor_s / cores:.0f} s on {cores} core{'s' * (cores > 1)} that nothing else uses"
+    return [f"Processor time {processor_s:.0f} s: {least}"]
+
+
 def render(summary: Summary) -> str:
     """Returns the summary as text."""
     held, ledger, seconds = summary.heldout, summary.ledger, summary.seconds
@@ -182,7 +198,7 @@ def render(summary: Summary) -> str:
     lines = [
         "",
         "Control: advantages were shuffled inside their groups." if summary.control else "",
-        f"Held-out reward, share of the maximum, {summary.heldout_tasks} tasks",
+        f"Held-out {summary.measure}, {summary.heldout_tasks} tasks",
         f"  sampled  {held.sampled_before:.3f} → {held.sampled_after:.3f}",
         f"  greedy   {held.greedy_before:.3f} → {held.greedy_after:.3f}",
         *figure_lines(summary.figures),
@@ -195,6 +211,7 @@ def render(summary: Summary) -> str:
         *(f"  {name:<{width}}  {count:>6}" for name, count in fates.items()),
         f"Seconds {seconds['total']:.0f}: "
         + ", ".join(f"{name} {s:.0f}" for name, s in seconds.items() if name != "total"),
+        *(() if summary.processor_s is None else processor_lines(summary.processor_s, summary.usage)),
         f"Memory at most {summary.peak_memory_bytes / 2**30:.1f} GiB",
         f"Picture {summary.plot}",
         f"Data and logs {summary.data}" + (f"; dashboard {summary.dashboard}" if summary.dashboard else ""),

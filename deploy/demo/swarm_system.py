@@ -5,6 +5,7 @@ Its arms differ in the reward alone: what shaping pays for sub-agents, and wheth
 
 from collections.abc import Collection
 from pathlib import Path
+from statistics import fmean
 
 from headrace.agents.rollouts.attempts import PolicyAttempts
 from headrace.agents.rollouts.config import RolloutConfig
@@ -13,7 +14,7 @@ from headrace.agents.swarm.demonstrations import HELD_OUT_FIRST, demonstrations
 from headrace.agents.swarm.rollouts import AGENT, SWARM_TASKS, swarm_agent
 from headrace.agents.swarm.tasks import Source, Task, make_task
 from headrace.deploy.configuration.settings import base_model_dir
-from headrace.deploy.demo.system import Arm, BaseModel, Options, System, component_means, merged
+from headrace.deploy.demo.system import Arm, BaseModel, Measure, Options, System, component_means, merged
 from headrace.schemas.records.reward import Reward
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.swarm import ARMS, SWARM_SHORT
@@ -36,12 +37,20 @@ def _rewarded_by(spec: RewardSpec) -> Options:
     return {"workers": {"rewards": {AGENT: spec.label}}}
 
 
+def _outcome(reward: Reward) -> float:
+    """Return item F1 or accuracy; 0 for an attempt that could not be scored."""
+    found = reward.components.get("outcome")
+    return 0.0 if found is None or reward.total is None else found.value
+
+
 def _figures(rewards: Collection[Reward]) -> dict[str, float]:
-    """Return the mean of each component by the source of the task: ``wide outcome`` is item F1, ``deep outcome``
-    accuracy, ``deep parallel`` a tenth of the sub-tasks that a deep task was given."""
+    """Return the mean reward and the mean of each component by the source of the task: ``wide outcome`` is item F1,
+    ``deep outcome`` accuracy, ``deep parallel`` a tenth of the sub-tasks that a deep task was given."""
     found: dict[str, float] = {}
     for source in Source:
         of_source = [each for each in rewards if each.task_id and make_task(each.task_id).source is source]
+        totals = [each.total for each in of_source if each.total is not None]
+        found |= {f"{source} reward": fmean(totals)} if totals else {}
         found |= {f"{source} {name}": value for name, value in component_means(of_source).items()}
     return found
 
@@ -69,5 +78,7 @@ SWARM = System(
     plan={"steps": 80, "groups_per_step": 8, "learning_rate": 4e-4},
     options=merged(_rewarded_by(SWARM_SHORT), {"trainer": {"loss": "kimi", "substeps": 4}}),
     arms={name: Arm(_ABOUT[name], _rewarded_by(spec)) for name, spec in ARMS.items()},
+    # λ falls while the policy learns, so the same answers earn less reward after training than before.
+    measure=Measure("item F1 of wide tasks and accuracy of deep ones", _outcome),
     figures=_figures,
 )

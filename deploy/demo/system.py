@@ -86,6 +86,16 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """What a held-out attempt is worth, where the reward cannot be compared before and after: its weights change."""
+
+    name: str
+    """What it is, in a few words."""
+    of: Callable[[Reward], float]
+    """From 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """A variant of a system, to be compared with others at the same seed."""
 
@@ -128,6 +138,8 @@ class System:
     """Whether its attempts have sandboxes, of which snapshots can be kept."""
     arms: Mapping[str, Arm] = field(default_factory=dict)
     """Its variants, by name."""
+    measure: Measure | None = None
+    """What held-out attempts are worth; ``None``: their reward, as a share of its maximum."""
     figures: Callable[[Collection[Reward]], Mapping[str, float]] | None = None
     """What the summary shows of the sampled held-out attempts before and after training, besides their rewards."""
 

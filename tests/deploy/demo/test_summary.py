@@ -21,6 +21,7 @@ from headrace.deploy.demo.summary import (
     render,
     reward_by_version,
 )
+from headrace.deploy.demo.usage import Usage
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.selection import select
@@ -82,6 +83,24 @@ def test_a_reward_is_a_share_of_its_maximum_and_0_if_unscored() -> None:
     assert normalised(reward("a", 1.5)) == 0.75
     assert normalised(reward("a", None)) == 0.0
     assert normalised(reward("a", 1.0, maximum=None)) == 0.0
+
+
+def test_a_system_may_measure_held_out_attempts_by_something_else_than_the_reward() -> None:
+    assert mean_reward(by_trajectory(REWARDS), ["a", "b", "c"], lambda each: float(each.total == 1.0)) == 1 / 3
+    assert "Held-out reward, share of the maximum, 4 tasks" in render(SUMMARY)
+    assert "Held-out item F1, 4 tasks" in render(SUMMARY.model_copy(update={"measure": "item F1"}))
+
+
+def test_the_least_duration_is_the_processor_time_over_all_cores() -> None:
+    assert "Processor time" not in render(SUMMARY)
+    usage = Usage(
+        seconds=10.0, cores=2, processor_s={"vllm": 8.0}, idle_s=4.0, sampled_tokens=None, prompt_tokens=None,
+        trainer_wait_s=0.0, trainer_s=0.0,
+    )  # fmt: skip
+    text = render(SUMMARY.model_copy(update={"processor_s": 15.0, "usage": usage}))
+    assert "Processor time 15 s: at least 8 s on 2 cores that nothing else uses" in text
+    alone = render(SUMMARY.model_copy(update={"processor_s": 15.0}))
+    assert "Processor time 15 s: at least 15 s on 1 core that nothing else uses" in alone
 
 
 def test_a_mean_over_unscored_trajectories_is_an_error() -> None:

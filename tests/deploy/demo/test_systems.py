@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from headrace.agents.swarm.tasks import Source, Split, make_task, task_id
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.settings import configured
 from headrace.deploy.demo.circle import DemoPlan, plan_of
@@ -14,6 +15,7 @@ from headrace.deploy.demo.quick_system import QUICK
 from headrace.deploy.demo.run import demo_settings
 from headrace.deploy.demo.search_system import pruning_figures
 from headrace.deploy.demo.summary import Figure, figure_lines, figures_of
+from headrace.deploy.demo.swarm_system import SWARM
 from headrace.deploy.demo.system import Arm, System, component_means, merged
 from headrace.deploy.demo.systems import NAMES, system_named
 from headrace.deploy.errors import StackError
@@ -131,6 +133,34 @@ def test_a_systems_figures_are_shown_before_and_after() -> None:
     figures = figures_of(component_means(rewards), {"spawns": 2.0})
     assert figures == {"recall": Figure(before=0.5, after=None), "spawns": Figure(before=None, after=2.0)}
     assert figure_lines(figures) == ["  recall  0.500 → none", "  spawns  none → 2.000"]
+
+
+def orchestrated(number: int, outcome: float, total: float | None) -> Reward:
+    values = {"parallel": 0.5, "outcome": outcome}
+    return Reward(
+        trajectory_id=f"{number}-{outcome}",
+        trajectory=Reference(partition=0, offset=0),
+        task_id=task_id(Split.HELD_OUT, number),
+        spec="swarm@2",
+        total=total,
+        maximum=1.5,
+        components={name: Component(value=value, weight=0.3) for name, value in values.items()},
+        ended_ms=0,
+    )
+
+
+def test_the_swarms_figures_are_by_source_and_its_measure_is_the_outcome_alone() -> None:
+    of = {source: [n for n in range(40) if make_task(task_id(Split.HELD_OUT, n)).source is source] for source in Source}
+    wide, deep = of[Source.WIDE][0], of[Source.DEEP][:2]
+    rewards = [orchestrated(wide, 0.5, 1.1), orchestrated(deep[0], 1.0, 1.3), orchestrated(deep[1], 0.0, None)]
+    assert SWARM.figures is not None
+    assert SWARM.figures(rewards) == {
+        "wide reward": 1.1, "wide parallel": 0.5, "wide outcome": 0.5,
+        "deep reward": 1.3, "deep parallel": 0.5, "deep outcome": 0.5,
+    }  # fmt: skip
+    assert SWARM.measure is not None
+    assert [SWARM.measure.of(each) for each in rewards] == [0.5, 1.0, 0.0]
+    assert SWARM.measure.of(rewards[0].model_copy(update={"components": {}, "total": None})) == 0.0
 
 
 def pruned(hops: int, total: float, removed: int, evidence: int, streak: int) -> Reward:
