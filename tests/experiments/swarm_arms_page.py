@@ -22,6 +22,8 @@ SMOOTHED = 5
 """Steps over which curves are averaged."""
 WANTED = 0.4
 """Item F1 to which the time is counted."""
+EQUAL = {"wide": 0.4, "deep": 0.6}
+"""Item F1 and accuracy at which tokens are compared."""
 HELD_OUT_TASKS = 96
 """Held-out tasks of an evaluation."""
 TASKS = 240
@@ -50,15 +52,22 @@ Runs = Mapping[str, Sequence[Run]]
 """Arm → its runs, one for each seed."""
 
 
+def mean_of(steps: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Mean of a value over the steps that have it, as not each one has tasks of both kinds; ``None`` if none has."""
+    values = [step[name] for step in steps if name in step]
+    return fmean(values) if values else None
+
+
 def last(run: Run, name: str, count: int = LAST) -> float:
     """Mean of a value over a run's last steps; 0 if it never occurred."""
-    return fmean([step[name] for step in run.steps[-count:] if name in step] or [0.0])
+    return mean_of(run.steps[-count:], name) or 0.0
 
 
 def reached(run: Run, name: str, wanted: float) -> int | None:
     """The number of steps after which the mean of a value over ``SMOOTHED`` steps is at least ``wanted``, if any."""
     for step in range(SMOOTHED, len(run.steps) + 1):
-        if fmean(each.get(name, 0.0) for each in run.steps[step - SMOOTHED : step]) >= wanted:
+        mean = mean_of(run.steps[step - SMOOTHED : step], name)
+        if mean is not None and mean >= wanted:
             return step
     return None
 
@@ -108,8 +117,13 @@ def page(runs: Runs) -> tuple[list[str], "Figure"]:
         "run side by side, and the step takes as long as its longest attempt: its critical steps if the sub-agents of "
         "a turn run concurrently, its total steps if they run one after another. Over the runs that reach it.",
         _clock(runs),
+        f"Tokens at equal accuracy: sampled tokens of an attempt over the {SMOOTHED} steps in which the training mean "
+        f"first reaches an item F1 of {EQUAL['wide']} on wide tasks, and an accuracy of {EQUAL['deep']} on deep ones.",
+        _tokens(runs),
         "The weights λ1, λ2 by step:",
         _weights(runs),
+        f"The picture: training values, means over the last {SMOOTHED} steps and over the seeds; the bands go from the "
+        "least to the largest seed.",
     ], _figure(runs)
 
 
@@ -175,6 +189,18 @@ def _clock(runs: Runs) -> str:
     return table(["", "runs that reach it", "steps", "seconds, concurrent", "seconds, one after another"], rows)
 
 
+def _tokens(runs: Runs) -> str:
+    rows = []
+    for arm, of in runs.items():
+        row = [arm]
+        for source, wanted in EQUAL.items():
+            steps = [(run, reached(run, f"{source} outcome", wanted)) for run in of]
+            found = [mean_of(run.steps[at - SMOOTHED : at], f"{source} tokens") or 0.0 for run, at in steps if at]
+            row += [f"{len(found)} of {len(of)}", _cell(found, 1) if found else "–"]
+        rows.append(row)
+    return table(["", "wide: runs that reach it", "tokens", "deep: runs that reach it", "tokens"], rows)
+
+
 def _weights(runs: Runs) -> str:
     steps = len(next(iter(runs.values()))[0].steps)
     shown = sorted({*range(0, steps, max(1, steps // 10)), steps - 1})
@@ -203,10 +229,17 @@ def _figure(runs: Runs) -> "Figure":
     figure.set_size_inches(12, 6.5)
     for axis, (name, title) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
         for arm, colour in zip(runs, COLOURS, strict=False):
-            steps = zip(*(run.steps for run in runs[arm]), strict=True)
-            curve = [fmean(each.get(name, 0.0) for each in step) for step in steps]
-            smooth = [fmean(curve[max(0, step - SMOOTHED + 1) : step + 1]) for step in range(len(curve))]
-            axis.plot(smooth, color=colour, label=arm)
+            curves = [_smooth(run, name) for run in runs[arm]]
+            by_step = list(zip(*curves, strict=True))
+            axis.plot([fmean(values) for values in by_step], color=colour, label=arm)
+            if len(curves) > 1:
+                lowest, highest = [min(values) for values in by_step], [max(values) for values in by_step]
+                axis.fill_between(range(len(by_step)), lowest, highest, color=colour, alpha=0.12, linewidth=0)
         axis.set(title=title, xlabel="step", ylim=(0, None))
     figure.axes[0].legend(fontsize=8)
     return figure
+
+
+def _smooth(run: Run, name: str) -> list[float]:
+    """Means over the last ``SMOOTHED`` steps; 0 where none of them has the value."""
+    return [mean_of(run.steps[max(0, step - SMOOTHED + 1) : step + 1], name) or 0.0 for step in range(len(run.steps))]

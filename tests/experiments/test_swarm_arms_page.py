@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.agents.swarm.tasks import Source
-from tests.experiments.swarm_arms_page import PANELS, SMOOTHED, Run, last, page, reached
+from tests.experiments.swarm_arms_page import PANELS, SMOOTHED, Run, last, mean_of, page, reached
 
 COMMON = ("outcome", "reward", "parallel", "finish", "spawns", "critical", "total", "tokens")
 
@@ -32,6 +32,27 @@ def test_a_value_is_reached_when_the_mean_of_several_steps_is() -> None:
     assert reached(rising, "wide outcome", 1.0) == 2 * SMOOTHED
     assert reached(rising, "wide outcome", 0.2) == SMOOTHED + 1
     assert reached(rising, "wide outcome", 1.1) is None
+
+
+def test_a_step_without_tasks_of_a_kind_does_not_count_as_a_failure() -> None:
+    steps = [{"wide outcome": 1.0}, *[{"deep outcome": 0.0}] * (SMOOTHED - 1)]
+    assert mean_of(steps, "wide outcome") == 1.0
+    assert reached(Run("none", 0, steps=steps), "wide outcome", 1.0) == SMOOTHED
+    assert mean_of(steps, "wide tokens") is None
+
+
+def test_tokens_are_compared_where_runs_are_equally_good() -> None:
+    def steps(last: float) -> list[dict[str, float]]:
+        early = [values(0.0) | {"wide tokens": 99.0, "deep tokens": 99.0}] * SMOOTHED
+        return early + [values(0.7) | {"wide tokens": last, "deep tokens": last + 1}] * 9
+
+    edges = [values(0.0)] * 4
+    text, _ = page({"annealed": [Run("annealed", 0, steps(30.0), *edges)], "none": [run("none", 0, [0.1] * 14)]})
+    [tokens] = [paragraph for paragraph in text if paragraph.startswith("|  | wide: runs that reach it")]
+    annealed, none = tokens.splitlines()[-2:]
+    # Of the five steps until the mean is first reached, three are of the wide level and five of the deep one.
+    assert annealed == f"| annealed | 1 of 1 | {(2 * 99 + 3 * 30) / 5:.1f} | 1 of 1 | 31.0 |"
+    assert none == "| none | 0 of 1 | – | 0 of 1 | – |"
 
 
 def test_the_page_has_a_row_of_each_arm_in_each_table_and_a_curve_in_each_panel() -> None:
