@@ -393,13 +393,14 @@ async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_
     kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, backlog: bool, share: float
 ) -> None:
     monkeypatch.setattr(WriteCycle, "_has_backlog", lambda _: backlog)
-    writes, delays = list[tuple[float, float]](), itertools.cycle([0.4, 1.6])
+    writes, delays = list[tuple[float, float, float]](), itertools.cycle([0.4, 1.6])
     write, insert = WriteCycle._write, RetryingClient.insert
 
     async def timed(self: Any, batches: Any) -> None:
         begun = monotonic()
         await write(self, batches)
-        writes.append((begun, monotonic()))
+        ended = monotonic()
+        writes.append((begun, ended, self._pauses_until - ended))
 
     async def slow_insert(self: RetryingClient, *arguments: Any) -> None:
         await asyncio.sleep(next(delays))
@@ -413,8 +414,9 @@ async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_
         while len(writes) < 6:
             await send_to(kafka, EVENTS, "pauses", 1, partition=0)
         counted = writes[:]  # without the last one, which does not wait: the sink stops
-    pauses = [begun - ended for (_, ended), (begun, _) in itertools.pairwise(counted)]
-    took = [ended - begun for begun, ended in counted]
-    assert all(pause >= min(share * each, 0.5) - 0.01 for pause, each in zip(pauses, took, strict=False))
-    assert max(took) >= 1.6
-    assert backlog or min(pauses) < 0.4, "a sink that has caught up pauses for less time than a write took"
+    pauses = [begun - ended for (_, ended, _), (begun, _, _) in itertools.pairwise(counted)]
+    shares = [min(share * (ended - begun), 0.5) for begun, ended, _ in counted]
+    assert all(pause >= each - 0.01 for pause, each in zip(pauses, shares, strict=False))
+    assert max(ended - begun for begun, ended, _ in counted) >= 1.6
+    # The pause that was asked for, because on a busy machine the real one may last longer.
+    assert all(asked <= each + 0.001 for (_, _, asked), each in zip(counted, shares, strict=True))
