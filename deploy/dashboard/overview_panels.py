@@ -1,20 +1,52 @@
-"""The panels of the overview page as SQL: a run from its events to the versions that are served."""
+"""The panels of the overview page: a run from its events to the versions that are served."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import STARTS, Panel
+from headrace.deploy.dashboard.panel import STARTS, Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.slice_panels import (
+    CHOICES,
+    COMPONENTS,
+    FALLS,
+    LENGTH_DISTRIBUTION,
+    LENGTHS,
+    MAX_VERSIONS,
+    REWARD,
+    REWARD_DISTRIBUTION,
+    SOURCES,
+    TOOLS,
+)
+from headrace.deploy.dashboard.slices import CUTS, IS_MEMBER
 
-MAX_VERSIONS = 2000
-"""Number of policy versions or steps in a chart: the newest ones."""
+MAX_LISTED_RUNS = 2000
+"""Most runs in a list: the most recently active ones; `all_runs` is how many there are."""
+
+ALERT_COLUMNS = (
+    Axis("ms", "Time", Unit.TIME),
+    Axis("severity", "Severity", Unit.TEXT),
+    Axis("part", "Part", Unit.TEXT),
+    Axis("kind", "Kind", Unit.TEXT),
+    Axis("message", "Problem and remedy", Unit.TEXT),
+)
+"""The columns of a list of alerts."""
 
 PANELS: tuple[Panel, ...] = (
     Panel(
         "runs",
-        "Runs and recorded data sets, the most recently active first.",
-        """
+        "All scored runs and data sets, the most recently active first, whichever run is selected above.",
+        f"""
         SELECT run, uniqExact(trajectory_id) AS trajectories, avg(normalised) AS reward,
-               toUnixTimestamp64Milli(max(ended_at)) AS last_ms
-        FROM rewards_latest GROUP BY run ORDER BY last_ms DESC, run LIMIT 100
+               toUnixTimestamp64Milli(max(ended_at)) AS last_ms, count() OVER () AS all_runs
+        FROM rewards_latest GROUP BY run ORDER BY last_ms DESC, run LIMIT {MAX_LISTED_RUNS}
         """,
+        title="Runs and recorded data",
+        form=Form.TABLE,
+        values=(
+            Axis("run", "Run", Unit.TEXT),
+            Axis("trajectories", "Scored", Unit.COUNT),
+            Axis("reward", "Mean reward", Unit.REWARD),
+            Axis("last_ms", "Last trajectory", Unit.TIME),
+        ),
+        wide=True,
+        empty="No scored trajectories.",
     ),
     Panel(
         "totals",
@@ -31,103 +63,94 @@ PANELS: tuple[Panel, ...] = (
             (SELECT max(step) FROM steps WHERE {_RUN}) AS step
         """,
         window_s=60,
+        title="Figures",
+        form=Form.FIGURES,
+        values=(
+            Axis("started", "Trajectories started", Unit.COUNT),
+            Axis("trained", "Trained", Unit.COUNT),
+            Axis("rejected", "Rejected", Unit.COUNT),
+            Axis("events_a_minute", "Events in the last minute, of all runs", Unit.COUNT),
+            Axis("dead_letters", "Dead letters, of all runs", Unit.COUNT),
+            Axis("published", "Version published", Unit.VERSION),
+            Axis("versions", "Versions published", Unit.COUNT),
+            Axis("step", "Step", Unit.STEP),
+        ),
     ),
-    Panel(
-        "reward",
-        "Mean reward by the oldest policy version of a trajectory: training rollouts, and evaluations by label.",
-        f"""
-        SELECT series, version, avg(normalised) AS reward, count() AS trajectories
-        FROM (
-            SELECT oldest_version AS version, normalised,
-                   multiIf(purpose = 'train', 'train', evaluation = '', 'evaluate', evaluation) AS series
-            FROM (
-                SELECT trajectory_id, purpose, normalised, oldest_version FROM rewards_latest
-                WHERE {_RUN} AND normalised IS NOT NULL AND oldest_version IS NOT NULL
-            ) AS scored
-            LEFT ANY JOIN (SELECT trajectory_id, evaluation FROM trajectories WHERE evaluation != '') AS labelled
-            USING (trajectory_id)
-        )
-        GROUP BY series, version ORDER BY version DESC, series LIMIT {MAX_VERSIONS}
-        """,
-    ),
-    Panel(
-        "components",
-        "Contribution of each component to the normalised reward of training rollouts: weight x value / maximum.",
-        f"""
-        SELECT component, version, avg(value * weight / maximum) AS share
-        FROM (
-            SELECT oldest_version AS version, assumeNotNull(maximum) AS maximum,
-                   arrayJoin(mapKeys(components)) AS component,
-                   components[component] AS value, weights[component] AS weight
-            FROM rewards_latest
-            WHERE {_RUN} AND purpose = 'train' AND maximum > 0 AND total IS NOT NULL AND oldest_version IS NOT NULL
-        )
-        GROUP BY component, version ORDER BY version DESC, component LIMIT {MAX_VERSIONS * 5}
-        """,
-    ),
-    Panel(
-        "sources",
-        "Value of each component, before its weight, by the source that a task names; training rollouts.",
-        f"""
-        SELECT concat(source, ': ', component) AS series, version, avg(value) AS value
-        FROM (
-            SELECT trajectory_id, oldest_version AS version, arrayJoin(mapKeys(components)) AS component,
-                   components[component] AS value
-            FROM rewards_latest
-            WHERE {_RUN} AND purpose = 'train' AND total IS NOT NULL AND oldest_version IS NOT NULL
-        ) AS scored
-        LEFT ANY JOIN (
-            SELECT trajectory_id, task_source AS source FROM trajectories
-        ) AS sourced
-        USING (trajectory_id)
-        WHERE source != ''
-        GROUP BY series, version ORDER BY version DESC, series LIMIT {MAX_VERSIONS * 5}
-        """,
-    ),
+    CHOICES,
+    REWARD,
+    FALLS,
+    COMPONENTS,
+    SOURCES,
+    REWARD_DISTRIBUTION,
     Panel(
         "groups",
-        "Groups by fate and by their oldest policy version; null if the version is unknown.",
+        "Groups by fate and by their oldest policy version; null if the version is unknown. Only groups whose rewards "
+        "differ carry a gradient.",
         # A group's reason is the greatest by name, so zero_variance_… takes precedence over defects of single members.
         f"""
         SELECT fate, version, count() AS groups
         FROM (
-            SELECT 'kept' AS fate, min(oldest_version) AS version FROM training FINAL WHERE {_RUN} GROUP BY group_id
+            SELECT 'kept' AS fate, min(oldest_version) AS version FROM training FINAL
+            WHERE {_RUN} AND {IS_MEMBER} GROUP BY group_id
             UNION ALL
             SELECT max(reason) AS fate, min(policy_version) AS version FROM rejected FINAL
-            WHERE {_RUN} AND stage = 'group' AND group_id != ''
+            WHERE {_RUN} AND {IS_MEMBER} AND stage = 'group' AND group_id != ''
               AND reason NOT IN ('evaluation', 'frozen_role', 'late_for_group')
               AND group_id NOT IN (SELECT group_id FROM training)
             GROUP BY group_id
         )
         GROUP BY fate, version ORDER BY version DESC NULLS LAST, fate LIMIT {MAX_VERSIONS * 5}
         """,
+        title="Groups kept and rejected",
+        form=Form.BARS,
+        x=Axis("version", "Policy version", Unit.VERSION),
+        values=(Axis("groups", "Groups", Unit.COUNT),),
+        series="fate",
+        cuts=CUTS,
+        empty="No groups with a policy version: a group is complete when all attempts at its task have ended.",
     ),
+    LENGTHS,
+    LENGTH_DISTRIBUTION,
+    TOOLS,
     Panel(
         "fates",
-        "Trajectories by fate; those that are neither trained nor rejected are pending.",
+        "Every trajectory is trained, rejected for a reason, or still pending. Cut by slices, only assembled ones "
+        "count.",
         f"""
         SELECT fate, reason, trajectories FROM (
             SELECT 'trained' AS fate, '' AS reason, uniqExact(trajectory_id) AS trajectories
-            FROM step_members WHERE {_RUN}
+            FROM step_members WHERE {_RUN} AND {IS_MEMBER}
             UNION ALL
-            SELECT 'rejected' AS fate, reason, uniqExact(trajectory_id) FROM rejected WHERE {_RUN} GROUP BY reason
+            SELECT 'rejected' AS fate, reason, uniqExact(trajectory_id) FROM rejected
+            WHERE {_RUN} AND {IS_MEMBER} GROUP BY reason
             UNION ALL
             SELECT 'pending' AS fate, '' AS reason, uniqExact(trajectory_id) FROM {STARTS}
-            WHERE {_RUN}
+            WHERE {_RUN} AND {IS_MEMBER}
               AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members)
               AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected)
         )
         WHERE trajectories > 0 ORDER BY trajectories DESC, fate, reason
         """,
+        title="Trajectories by fate",
+        form=Form.TABLE,
+        values=(
+            Axis("fate", "Fate", Unit.TEXT),
+            Axis("reason", "Reason", Unit.TEXT),
+            Axis("trajectories", "Trajectories", Unit.COUNT),
+        ),
+        cuts=CUTS,
+        empty="No trajectories.",
     ),
     Panel(
         "staleness",
         "Versions between the policy that sampled a trajectory and the policy that trained on it, by step.",
         f"""
-        SELECT step, quantileExact(0.5)(staleness) AS median, max(staleness) AS largest
+        SELECT step, quantileExact(0.5)(staleness) AS median, max(staleness) AS largest, count() AS trajectories
         FROM (
             SELECT step, toInt64(version) - 1 - assumeNotNull(oldest_version) AS staleness
-            FROM (SELECT step, version, trajectory_id FROM step_members FINAL WHERE {_RUN}) AS trained
+            FROM (
+                SELECT step, version, trajectory_id FROM step_members FINAL WHERE {_RUN} AND {IS_MEMBER}
+            ) AS trained
             ANY INNER JOIN (
                 SELECT trajectory_id, oldest_version FROM training WHERE oldest_version IS NOT NULL
             ) AS sampled
@@ -135,40 +158,60 @@ PANELS: tuple[Panel, ...] = (
         )
         GROUP BY step ORDER BY step DESC LIMIT {MAX_VERSIONS}
         """,
+        title="Staleness",
+        form=Form.LINE,
+        x=Axis("step", "Step", Unit.STEP),
+        values=(Axis("largest", "largest", Unit.COUNT), Axis("median", "median", Unit.COUNT)),
+        n="trajectories",
+        cuts=CUTS,
+        empty="No steps: the trainer makes a step when it has received enough groups with a gradient.",
     ),
     Panel(
-        "published",
-        "Policy versions by time of publication.",
+        "versions",
+        "Policy version over time: published by the trainer, and verified and served by each engine.",
         f"""
-        SELECT version, toUnixTimestamp64Milli(min(time)) AS ms FROM weights WHERE {_RUN}
-        GROUP BY version ORDER BY version DESC LIMIT {MAX_VERSIONS}
-        """,
-    ),
-    Panel(
-        "applied",
-        "Policy versions by engine and by the time from which it served them.",
-        f"""
-        SELECT engine, version, toUnixTimestamp64Milli(min(time)) AS ms, max(swap_s) AS swap_s,
-               max(canary_max_error) AS canary_max_error
+        SELECT 'published' AS series, version, toUnixTimestamp64Milli(min(time)) AS ms, NULL AS swap_s,
+               NULL AS canary_max_error
+        FROM weights WHERE {_RUN} GROUP BY version ORDER BY version DESC LIMIT {MAX_VERSIONS}
+        UNION ALL
+        SELECT concat('served by ', toString(engine)) AS series, version, toUnixTimestamp64Milli(min(time)) AS ms,
+               max(swap_s) AS swap_s, max(canary_max_error) AS canary_max_error
         FROM applied WHERE {_RUN} GROUP BY engine, version ORDER BY version DESC, engine LIMIT {MAX_VERSIONS}
         """,
+        title="Versions published and served",
+        form=Form.STEPS,
+        x=Axis("ms", "Time", Unit.TIME),
+        values=(Axis("version", "Version", Unit.VERSION),),
+        series="series",
+        empty="No weights: the trainer publishes version 0 when it starts (`headrace up`).",
     ),
     Panel(
         "lag",
-        "Lag of each consumer group in records, in the last ten minutes.",
+        "Lag of each consumer group in records, in the last ten minutes. Transaction markers count, so an idle group "
+        "may stay slightly above 0.",
         """
         SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, sum(records) AS records
         FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """,
         window_s=600,
+        title="Lag",
+        form=Form.LINE,
+        x=Axis("ms", "Time", Unit.TIME),
+        values=(Axis("records", "Records", Unit.COUNT),),
+        series="consumer_group",
+        empty="No lag was measured in the last ten minutes: the sink measures it while it runs (`headrace status`).",
     ),
     Panel(
         "alerts",
-        "Alerts, newest first.",
+        "Problems that need attention, newest first.",
         f"""
         SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message
         FROM alerts FINAL WHERE {_RUN} OR run = '' ORDER BY time DESC, id LIMIT 20
         """,
+        title="Alerts",
+        form=Form.TABLE,
+        values=ALERT_COLUMNS,
+        empty="No alerts.",
     ),
 )

@@ -1,28 +1,27 @@
 """The dashboard: pages that are updated by server-sent events. ClickHouse is its only data source.
 
-GET /                      the overview; /trainer is the trainer's page and has the same routes below it
+GET /                      the overview; /trainer, /compare and /explore are pages with the same routes below them
 GET /api/snapshot?run=R    all panels as JSON
-GET /api/panels/NAME?run=R one panel
-GET /stream?run=R          the snapshot, sent again whenever it has changed
+GET /api/panels            the specifications of the panels, with their SQL
+GET /api/panels/NAME?run=R one panel; with format=csv or format=parquet as a file
+GET /stream?run=R          the snapshot, and then the panels that have changed
 GET /api/metrics           meaning and warning threshold of each metric of a step
+
+The parameters of a page are in its URL (``selection``); its routes take the same.
 
 While the tables do not change, a refresh only queries their versions: see ``changes``.
 """
 
 import asyncio
 import json
-import logging
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from clickhouse_connect.driver.exceptions import ClickHouseError
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -31,35 +30,23 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.deploy.dashboard.changes import CachedPanel, Versions, cache_panel, is_current, read_versions
+from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
 from headrace.deploy.dashboard.pages import PAGES, Page
-from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
+from headrace.deploy.dashboard.panel import specification
+from headrace.deploy.dashboard.selection import MAX_ROWS, MAX_TEXT, SelectionError, selection
+from headrace.deploy.dashboard.snapshots import PageSnapshots, Snapshot
 from headrace.deploy.system.http_server import serve
-from headrace.schemas.redaction import redacted_address
-from headrace.streams.clickhouse.database import READER, open_client
 from headrace.trainer.learning.metric_registry import METRICS
-
-if TYPE_CHECKING:
-    from clickhouse_connect.driver.client import Client
-
-log = logging.getLogger(__name__)
-
-Snapshot: TypeAlias = dict[str, Any]
 
 STATIC = Path(__file__).parent / "static"
 REFRESH_S = 2.0
 """Interval at which the database is queried, in seconds, however many pages are open."""
-MAX_RUNS = 16
-"""Runs whose latest snapshot is cached."""
 MAX_STREAMS = 64
 """Most pages that may be open at the same time."""
 
 PAGE_PATHS = frozenset(page.path or "/" for page in PAGES)
 """Paths of the pages."""
 
-_UNKNOWN_TABLE = 60
-MAX_RUN_NAME = 1000
-"""Longest run name in a request, in characters."""
 
 _HEADERS = {
     # The page loads nothing from other sites, and other pages may not frame it.
@@ -88,96 +75,11 @@ class SameOriginOnly:
                 problem = {"problem": "Requests from other sites' pages are refused: open the dashboard directly."}
                 await JSONResponse(problem, 403, _HEADERS)(scope, receive, send)
                 return
-            if len(Request(scope).query_params.get("run", "")) > MAX_RUN_NAME:
-                problem = {"problem": f"A run's name may have at most {MAX_RUN_NAME} characters."}
+            if len(Request(scope).query_params.get("run", "")) > MAX_TEXT:
+                problem = {"problem": f"A run's name may have at most {MAX_TEXT} characters."}
                 await JSONResponse(problem, 400, _HEADERS)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-class PageSnapshots:
-    """Snapshots of a page's panels, shared by all open pages: one set of queries per run and refresh."""
-
-    def __init__(self, clickhouse_url: str, secrets: Path | None, page: Page, refresh_s: float) -> None:
-        self._url = clickhouse_url
-        self._secrets = secrets
-        self._page = page
-        self._refresh_s = refresh_s
-        self._client: Client | None = None
-        self._lock = asyncio.Lock()
-        self._kept: OrderedDict[str, tuple[float, Snapshot]] = OrderedDict()
-        self._panels: OrderedDict[str, dict[str, CachedPanel]] = OrderedDict()
-
-    async def snapshot(self, run: str | None) -> Snapshot:
-        """Returns all panels for ``run`` (``None``: the most recently active run), at most ``refresh_s`` old; the same
-        object as before if nothing has changed.
-
-        Without a database the snapshot's ``problem`` names the error and the remedy.
-        """
-        key = "\0" if run is None else run
-        async with self._lock:
-            read_at, kept = self._kept.get(key, (-self._refresh_s, {}))
-            if monotonic() - read_at < self._refresh_s:
-                return kept
-            fresh = await asyncio.to_thread(self._read_or_explain, run)
-            self._kept[key] = (monotonic(), kept if _is_same(kept, fresh) else fresh)
-            self._kept.move_to_end(key)
-            if len(self._kept) > MAX_RUNS:
-                self._kept.popitem(last=False)
-            return self._kept[key][1]
-
-    def close(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            self._client.close()
-
-    def _read_or_explain(self, run: str | None) -> Snapshot:
-        try:
-            return self._read(run)
-        except (ClickHouseError, OSError) as error:
-            where = f"ClickHouse at {redacted_address(self._url)}"
-            code = error.code if isinstance(error, DatabaseError) else None
-            if code == _UNKNOWN_TABLE:
-                problem = "The tables do not exist yet: the sink creates them when it starts (headrace up)."
-            elif code is None:
-                problem = f"{where} does not answer: check headrace status, or set HEADRACE_CLICKHOUSE."
-            else:
-                problem = f"{where} refused a query (code {code}): the dashboard's log has the error."
-            log.warning("%s %s", problem, error)
-            return {"run": run or "", "problem": problem, "panels": {}}
-
-    def _read(self, run: str | None) -> Snapshot:
-        if self._client is None:
-            self._client = open_client(self._url, secrets=self._secrets, account=READER, timeout_s=20)
-        # Queried before the panels: rows that are inserted meanwhile are read twice instead of missed.
-        versions = read_versions(self._client)
-        listing, *others = self._page.panels
-        runs = self._panel(listing, "", versions)
-        chosen = default_run(runs) if run is None or (self._page.one_run and not run) else run
-        panels = {panel.name: self._panel(panel, chosen, versions) for panel in others}
-        return {"run": chosen, "problem": None, "panels": {listing.name: runs, **panels}}
-
-    def _panel(self, panel: Panel, run: str, versions: Versions) -> Columns:
-        """Returns the columns of ``panel`` for ``run``; queries them only if they may have changed."""
-        assert self._client is not None
-        kept = self._panels.setdefault(run, {})
-        self._panels.move_to_end(run)
-        if len(self._panels) > MAX_RUNS:
-            self._panels.popitem(last=False)
-        before = kept.get(panel.name)
-        if before is not None and is_current(panel, before, versions, monotonic()):
-            return before.columns
-        columns = read_panel(self._client, panel, run)
-        kept[panel.name] = cache_panel(panel, columns, versions, monotonic(), before)
-        return kept[panel.name].columns
-
-
-def _is_same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two snapshots are equal. Equal columns are the same object, so only identities are compared."""
-    if not one or (one["run"], one["problem"]) != (other["run"], other["problem"]):
-        return False
-    panels, others = one["panels"], other["panels"]
-    return panels.keys() == others.keys() and all(columns is others[name] for name, columns in panels.items())
 
 
 class PageHandlers:
@@ -194,6 +96,7 @@ class PageHandlers:
         return [
             Route(self._page.path or "/", self.page),
             Route(f"{self._page.path}/api/snapshot", self.snapshot),
+            Route(f"{self._page.path}/api/panels", self.specifications),
             Route(f"{self._page.path}/api/panels/{{name}}", self.panel),
             Route(f"{self._page.path}/stream", self.stream),
         ]
@@ -201,39 +104,90 @@ class PageHandlers:
     async def page(self, request: Request) -> Response:
         return FileResponse(STATIC / self._page.file, headers=_HEADERS)
 
+    async def specifications(self, request: Request) -> Response:
+        return JSONResponse([specification(panel) for panel in self._page.panels], headers=_HEADERS)
+
     async def snapshot(self, request: Request) -> Response:
-        snapshot = await self._snapshots.snapshot(request.query_params.get("run"))
-        return JSONResponse(snapshot, 503 if snapshot["problem"] else 200, _HEADERS)
+        try:
+            run, chosen = self._selected(request)
+        except SelectionError as error:
+            return _problem(str(error), 400)
+        snapshot = await self._snapshots.snapshot(run, chosen)
+        return JSONResponse(snapshot, snapshot["status"], _HEADERS)
 
     async def panel(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in {panel.name for panel in self._page.panels}:
+        panel = next((each for each in self._page.panels if each.name == name), None)
+        if panel is None:
             names = ", ".join(panel.name for panel in self._page.panels)
-            return JSONResponse({"problem": f"There is no panel {name!r}: the panels are {names}"}, 404, _HEADERS)
-        snapshot = await self._snapshots.snapshot(request.query_params.get("run"))
+            return _problem(f"There is no panel {name!r}: the panels are {names}", 404)
+        wanted = request.query_params.get("format", "json")
+        if wanted not in ("json", *FileFormat):
+            return _problem(f"format is {wanted!r}, but must be json, {' or '.join(FileFormat)}.", 400)
+        try:
+            run, chosen = self._selected(request, is_file=wanted != "json")
+        except SelectionError as error:
+            return _problem(str(error), 400)
+        snapshot = await self._snapshots.snapshot(run, chosen if wanted == "json" else self._selected(request)[1])
         if snapshot["problem"]:
-            return JSONResponse({"problem": snapshot["problem"]}, 503, _HEADERS)
-        return JSONResponse(snapshot["panels"][name], headers=_HEADERS)
+            return _problem(snapshot["problem"], snapshot["status"])
+        if wanted == "json":
+            columns = snapshot["panels"][panel.source or name]
+            shown = {axis.column for axis in (panel.x, *panel.values) if axis} if panel.source else columns.keys()
+            return JSONResponse({each: columns[each] for each in columns if each in shown}, headers=_HEADERS)
+        file_format = FileFormat(wanted)
+        try:
+            content = await self._snapshots.file_of(panel, snapshot["run"], chosen, file_format)
+        except (ClickHouseError, OSError) as error:
+            return _problem(self._snapshots.explain(error), 503)
+        attached = {"Content-Disposition": f'attachment; filename="{name}.{file_format}"'}
+        return Response(content, media_type=MEDIA_TYPES[file_format], headers=_HEADERS | attached)
 
     async def stream(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
-            return JSONResponse({"problem": f"{MAX_STREAMS} pages are already open: close one"}, 503, _HEADERS)
-        changes = self._changes(request.query_params.get("run"))
-        return StreamingResponse(changes, media_type="text/event-stream", headers=_HEADERS)
+            return _problem(f"{MAX_STREAMS} pages are already open: close one", 503)
+        try:
+            run, chosen = self._selected(request)
+        except SelectionError as error:
+            return _problem(str(error), 400)
+        return StreamingResponse(self._changes(run, chosen), media_type="text/event-stream", headers=_HEADERS)
 
-    async def _changes(self, run: str | None) -> AsyncIterator[str]:
+    def _selected(self, request: Request, *, is_file: bool = False) -> tuple[str | None, dict[str, str]]:
+        """Returns the run of a request, ``None`` if it has none, and the page's other parameters."""
+        query = request.query_params
+        if is_file and "limit" not in query:
+            query = QueryParams({**query, "limit": str(MAX_ROWS)})
+        chosen = selection(self._page.parameters, query)
+        chosen.pop("run", None)
+        return query.get("run"), chosen
+
+    async def _changes(self, run: str | None, chosen: Mapping[str, str]) -> AsyncIterator[str]:
         self._streams += 1
         sent: Snapshot | None = None
         try:
             while True:
-                snapshot = await self._snapshots.snapshot(run)
+                snapshot = await self._snapshots.snapshot(run, chosen)
                 # An event is sent even without a change: it keeps the connection alive and the page up to date.
-                text = "event: same\ndata: same" if snapshot is sent else f"data: {_json(snapshot)}"
+                text = (
+                    "event: same\ndata: same" if snapshot is sent else f"data: {_json(changes_since(sent, snapshot))}"
+                )
                 yield f"{text}\n\n"
                 sent = snapshot
                 await asyncio.sleep(self._refresh_s)
         finally:
             self._streams -= 1
+
+
+def changes_since(sent: Snapshot | None, snapshot: Snapshot) -> Snapshot:
+    """Returns ``snapshot`` without the panels that are as in ``sent``; whole after another run or a problem."""
+    if sent is None or sent["run"] != snapshot["run"] or sent["problem"] or snapshot["problem"]:
+        return snapshot
+    changed = {name: each for name, each in snapshot["panels"].items() if each is not sent["panels"].get(name)}
+    return {**snapshot, "panels": changed, "partial": True}
+
+
+def _problem(text: str, status: int) -> Response:
+    return JSONResponse({"problem": text}, status, _HEADERS)
 
 
 def _json(snapshot: Snapshot) -> str:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from headrace.deploy.dashboard.changes import read_versions
-from headrace.deploy.dashboard.overview_panels import PANELS
-from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
+from headrace.deploy.dashboard.pages import PAGES
+from headrace.deploy.dashboard.selection import selection
 from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.ids import derived_id, uuid7
@@ -221,15 +221,26 @@ def main() -> None:
         ).result_rows
         print("; ".join(f"{table} {held} in {parts} parts, {weeks} partitions" for table, held, weeks, parts in size))
         print("\n| query | p50, ms | p95, ms | processor, ms |\n|---|---|---|---|")
-        queries = [(f"overview: {panel.name}", panel.sql) for panel in PANELS]
-        queries += [(f"trainer: {panel.name}", panel.sql) for panel in TRAINER_PANELS]
-        queries += [
-            (f"question: {name}", re.sub(r"^--.*\n?", "", sql, flags=re.M))
-            for name, sql in re.findall(r"```sql (\S+)\n(.*?)\n```", QUESTIONS.read_text(), re.S)
-        ]
-        for name, sql in queries:
-            _report(name, partial(client.query, sql, parameters={"run": RUN}), options.repeats, server)
+        for path, sql, parameters in _queries():
+            _report(path, partial(client.query, sql, parameters=parameters), options.repeats, server)
         _report("the look for changes, each two seconds of an idle page", partial(read_versions, client), 50, server)
+
+
+def _queries() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Name, SQL and parameters of every panel, of the overview's also split by source and cut to a tool, and of every
+    question."""
+    sides = {"a_run": RUN, "a_from": "0", "a_to": "4", "b_run": RUN, "b_from": str(VERSIONS - 5), "b_to": str(VERSIONS)}
+    for page in PAGES:
+        for panel in page.panels:
+            if panel.source:  # drawn from another panel's result
+                continue
+            name = f"{page.path or '/overview'}: {panel.name}"[1:]
+            yield name, panel.sql, selection(page.parameters, {"run": RUN, **sides})
+            if panel.cuts and not page.path:
+                cut = selection(page.parameters, {"run": RUN, "by": "source", "tool": "grep"})
+                yield f"{name}, by source, tool grep", panel.sql, cut
+    for name, sql in re.findall(r"```sql (\S+)\n(.*?)\n```", QUESTIONS.read_text(), re.S):
+        yield f"question: {name}", re.sub(r"^--.*\n?", "", sql, flags=re.M), {"run": RUN}
 
 
 def _report(name: str, ask: Callable[[], object], repeats: int, server: list[psutil.Process]) -> None:

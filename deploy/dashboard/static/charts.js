@@ -4,6 +4,8 @@
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const COLOURS = 8;
 const WHOLE = [1, 2, 5].flatMap((first) => Array.from({ length: 8 }, (_, zeros) => first * 10 ** zeros)).sort((a, b) => a - b);
+const FEW = 30; // Values that rest on fewer observations are faded.
+const MAX_SERIES = 8;
 const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
 const formats = {
@@ -26,22 +28,49 @@ function rowsOf(columns) {
   return Array.from({ length }, (_, at) => Object.fromEntries(names.map((name) => [name, columns[name][at]])));
 }
 
+// The format of a unit of a panel's specification.
+const formatOf = (unit) => ({
+  count: formats.count, number: formats.number, "share of the largest reward": formats.share, share: formats.share,
+  tokens: formats.count, s: (value) => formats.number(value) + (value == null ? "" : " s"), version: formats.version,
+  step: (value) => (value == null ? "–" : String(value)), ms: (value) => (value == null ? "–" : moment(value)),
+})[unit] ?? ((value) => (value == null ? "–" : String(value)));
+
 // Returns long rows (x, series, y) as uPlot's aligned arrays; series in `order` come last, in this order, after the
-// others, which are sorted by name.
-function pivot(rows, xKey, seriesKey, yKey, order = []) {
+// others, which are sorted by name. `others` are more columns, aligned in the same way.
+function pivot(rows, xKey, seriesKey, yKey, order = [], others = []) {
   const xs = [...new Set(rows.map((row) => row[xKey]))].sort((a, b) => a - b);
   const place = new Map(xs.map((x, at) => [x, at]));
   const found = [...new Set(rows.map((row) => row[seriesKey]))].sort();
   const names = [...found.filter((name) => !order.includes(name)), ...order.filter((name) => found.includes(name))];
-  const arrays = new Map(names.map((name) => [name, new Array(xs.length).fill(null)]));
-  for (const row of rows) arrays.get(row[seriesKey])[place.get(row[xKey])] = row[yKey];
-  return { xs, names, arrays: names.map((name) => arrays.get(name)) };
+  const aligned = (key) => {
+    const arrays = new Map(names.map((name) => [name, new Array(xs.length).fill(null)]));
+    for (const row of rows) arrays.get(row[seriesKey])[place.get(row[xKey])] = row[key];
+    return names.map((name) => arrays.get(name));
+  };
+  return { xs, names, arrays: aligned(yKey), others: others.map((key) => (key ? aligned(key) : null)) };
+}
+
+// Mean of each value and its neighbours within `span` values in all, weighted by their number of observations.
+function smoothed(values, weights, span) {
+  const side = Math.floor(span / 2);
+  return values.map((value, at) => {
+    if (value == null) return null;
+    let [sum, weight] = [0, 0];
+    for (let near = Math.max(0, at - side); near <= Math.min(values.length - 1, at + side); near++) {
+      if (values[near] == null) continue;
+      const w = weights?.[near] ?? 1;
+      sum += values[near] * w;
+      weight += w;
+    }
+    return weight ? sum / weight : value;
+  });
 }
 
 class Chart {
   // options: kind ("lines" | "steps" | "bars"), format of values, xFormat and yFormat of ticks, xLabel, time, height,
-  // range of y, whole (no fractions on y), bounds (values with a dashed line), and by series: labels, colours, widths,
-  // dots (names of the series with points)
+  // range of y, whole (no fractions on y), bounds (values with a dashed line), title (the name that screen readers
+  // say), open (called with x and the name of the series nearest to the pointer), and by series: labels, colours,
+  // widths, dots (names of the series with points)
   constructor(card, options) {
     this.box = document.createElement("div");
     card.append(this.box);
@@ -82,23 +111,92 @@ class Chart {
     this.plot = null;
   }
 
-  draw(xs, names, arrays) {
+  // certainty: low, high and n, arrays as `arrays`, each null if unknown; smooth: span of the smoothing.
+  draw(xs, names, arrays, { low = null, high = null, n = null, smooth = 0 } = {}) {
     const stacked = this.options.kind === "bars";
     this.raw = arrays;
-    const data = [xs, ...(stacked ? cumulate(arrays) : arrays)];
-    const signature = JSON.stringify([names, matchMedia("(prefers-color-scheme: dark)").matches]);
-    const drawn = JSON.stringify(data);
+    this.certainty = { low: smooth > 1 ? null : low, high: smooth > 1 ? null : high, n };
+    this.bounds = low && high ? { low, high } : null;
+    const lines = smooth > 1 ? arrays.map((values, at) => smoothed(values, n?.[at], smooth)) : arrays;
+    this.points = smooth > 1 ? arrays : null;
+    const data = [xs, ...(stacked ? cumulate(arrays) : lines)];
+    const signature = JSON.stringify([names, Boolean(n), matchMedia("(prefers-color-scheme: dark)").matches]);
+    const drawn = JSON.stringify([data, this.certainty]);
     if (this.plot && signature === this.signature) {
       // A new snapshot usually changes few charts: comparing the data is cheaper than repainting all of them.
       if (drawn !== this.drawn) this.plot.setData(data);
     } else {
       this.drop();
       this.box.replaceChildren();
+      this.names = names;
       this.plot = new uPlot(this.uplotOptions(names, data), data, this.box);
       this.signature = signature;
+      this.reach();
     }
     this.drawn = drawn;
     this.showLast();
+  }
+
+  // The keyboard reaches the chart: arrows move over the values, which are said, Enter opens what a click opens.
+  reach() {
+    const over = this.plot.over;
+    const said = Object.assign(document.createElement("output"), { className: "said" });
+    this.plot.root.append(said);
+    this.plot.root.querySelector("canvas").setAttribute("aria-hidden", "true");
+    over.tabIndex = 0;
+    over.setAttribute("role", "img");
+    over.setAttribute("aria-label", `${this.options.title ?? "Chart"}: ${this.names.map((name) => this.labelOf(name)).join(", ")}. `
+      + "Arrow keys move over the values" + (this.options.open ? ", Enter lists the trajectories." : "."));
+    over.addEventListener("keydown", (event) => {
+      const last = this.plot.data[0].length - 1;
+      const at = this.plot.cursor.idx ?? last + 1;
+      const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+      if (next != null) {
+        const idx = Math.min(last, Math.max(0, next));
+        this.plot.setCursor({ left: this.plot.valToPos(this.plot.data[0][idx], "x"), top: 0 });
+        said.textContent = [this.xText(idx), ...this.names.map((name, each) => `${this.labelOf(name)} ${this.valueText(each, idx)}`)].join(", ");
+        event.preventDefault();
+      } else if (event.key === "Enter" && this.options.open && this.plot.cursor.idx != null) {
+        this.options.open(this.plot.data[0][this.plot.cursor.idx], this.names.length === 1 ? this.names[0] : null);
+      }
+    });
+    if (!this.options.open) return;
+    let pressed = 0;
+    over.style.cursor = "pointer";
+    over.addEventListener("mousedown", (event) => { pressed = event.clientX; });
+    over.addEventListener("click", (event) => {
+      // A drag zooms.
+      if (Math.abs(event.clientX - pressed) > 3 || this.plot.cursor.idx == null) return;
+      this.options.open(this.plot.data[0][this.plot.cursor.idx], this.nearest());
+    });
+  }
+
+  labelOf(name) {
+    return this.options.labels?.[name] ?? name.replaceAll("_", " ");
+  }
+
+  xText(idx) {
+    const x = this.plot.data[0][idx];
+    return this.options.time ? clock(x * 1000) : this.options.xFormat(x);
+  }
+
+  // The series whose line is nearest to the pointer.
+  nearest() {
+    const { idx, top } = this.plot.cursor;
+    const gaps = this.names.map((name, at) => {
+      const value = this.plot.data[at + 1][idx];
+      return value == null || !this.plot.series[at + 1].show ? Infinity : Math.abs(this.plot.valToPos(value, "y") - top);
+    });
+    const least = gaps.indexOf(Math.min(...gaps));
+    return gaps[least] === Infinity ? null : this.names[least];
+  }
+
+  valueText(at, idx) {
+    if (idx == null || this.raw[at]?.[idx] == null) return "–";
+    const format = this.options.format;
+    const low = this.bounds?.low[at][idx], high = this.bounds?.high[at][idx], n = this.certainty.n?.[at][idx];
+    const notes = [low == null || high == null ? "" : `${format(low)} to ${format(high)}`, n == null ? "" : `n ${n.toLocaleString("en-US")}`].filter(Boolean);
+    return format(this.raw[at][idx]) + (notes.length ? ` (${notes.join(", ")})` : "");
   }
 
   // While the pointer is not on the chart, the legend shows the newest values.
@@ -107,29 +205,31 @@ class Chart {
   }
 
   uplotOptions(names, data) {
-    const { kind, format, xFormat, time, height, range, whole, labels = {}, colours = {}, widths = {} } = this.options;
+    const { kind, time, height, range, whole, colours = {}, widths = {} } = this.options;
+    const xFormat = (x) => this.options.xFormat(x); // Labels of bins change with the data.
     const axis = { stroke: css("--ink-2"), grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const few = data[0].length < 2;
+    const sure = Boolean(this.certainty.n); // Lines with a number of observations are drawn by drawLines.
     const series = names.map((name, at) => {
       const colour = css(colours[name] ?? `--c${at % COLOURS}`);
       const bars = kind === "bars";
       return {
-        label: labels[name] ?? name.replaceAll("_", " "),
+        label: this.labelOf(name),
         stroke: bars ? css("--card") : colour,
         fill: bars ? colour : undefined,
         width: bars ? 1 : widths[name] ?? 2,
         spanGaps: true,
         paths: bars
           ? uPlot.paths.bars({ size: [0.8, 28], radius: 0 })
-          : kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined,
-        points: { show: bars ? false : few || (this.options.dots ?? []).includes(name), size: 7, fill: colour, stroke: colour },
-        value: (_, __, ___, idx) => format(idx == null ? null : this.raw[at][idx]),
+          : kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : sure ? () => null : undefined,
+        points: { show: bars || sure ? false : few || (this.options.dots ?? []).includes(name), size: 7, fill: colour, stroke: colour },
+        value: (_, __, ___, idx) => this.valueText(at, idx),
       };
     });
     return {
       width: this.box.clientWidth || 600,
       height,
-      series: [{ label: time ? "Time" : this.options.xLabel ?? "Version", value: (_, x) => (x == null ? "–" : time ? clock(x * 1000) : xFormat(x)) }, ...series],
+      series: [{ label: time ? "Time, " + ZONE : this.options.xLabel ?? "Version", value: (_, x) => (x == null ? "–" : time ? clock(x * 1000) : xFormat(x)) }, ...series],
       axes: [
         time
           ? { ...axis, size: 34, space: 70, values: (_, ticks, __, ___, step) => ticks.map((x) => clock(x * 1000).slice(0, step < 60 ? 8 : 5)) }
@@ -138,12 +238,104 @@ class Chart {
       ],
       scales: {
         x: { time: Boolean(time), ...(kind === "bars" || few ? { range: (_, low, high) => [low - 0.6, high + 0.6] } : {}) },
-        y: { range: range ?? ((_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1]) },
+        y: { range: range ?? ((_, low, high) => this.rangeOf(low, high)) },
       },
       cursor: { y: false, points: { size: 8 } },
       legend: { live: true, markers: { fill: (u, at) => at ? css(colours[names[at - 1]] ?? `--c${(at - 1) % COLOURS}`) : "transparent", width: 0 } },
-      hooks: { draw: [(u) => this.drawBounds(u)], setCursor: [() => queueMicrotask(() => this.showLast())] },
+      hooks: { drawAxes: [(u) => this.drawBands(u)], draw: [(u) => this.drawLines(u), (u) => this.drawBounds(u)], setCursor: [() => queueMicrotask(() => this.showLast())] },
     };
+  }
+
+  // The y axis begins at 0 and holds the intervals of all values that rest on enough observations.
+  rangeOf(low, high) {
+    const { n } = this.certainty;
+    for (const [bounds, pick] of [[this.certainty.low, Math.min], [this.certainty.high, Math.max]]) {
+      bounds?.forEach((values, at) => values.forEach((value, x) => {
+        if (value == null || (n && n[at][x] < FEW)) return;
+        if (pick === Math.min) low = Math.min(low, value);
+        else high = Math.max(high, value);
+      }));
+    }
+    return [Math.min(0, low), high > 0 ? high * 1.08 : 1];
+  }
+
+  colourOf(at) {
+    return css(this.options.colours?.[this.names[at]] ?? `--c${at % COLOURS}`);
+  }
+
+  clip(u) {
+    u.ctx.save();
+    u.ctx.beginPath();
+    u.ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    u.ctx.clip();
+  }
+
+  // Draws the intervals, as bands between neighbours and as a bar at a single value.
+  drawBands(u) {
+    const { low, high } = this.certainty;
+    if (!low || !high) return;
+    const xs = u.data[0];
+    this.clip(u);
+    this.names.forEach((name, at) => {
+      if (!u.series[at + 1].show) return;
+      const known = xs.map((_, x) => x).filter((x) => low[at][x] != null && high[at][x] != null);
+      u.ctx.fillStyle = this.colourOf(at);
+      u.ctx.strokeStyle = this.colourOf(at);
+      u.ctx.globalAlpha = this.names.length > 4 ? 0.1 : 0.18;
+      if (known.length < 3) {
+        u.ctx.globalAlpha = 0.6;
+        u.ctx.lineWidth = 2 * devicePixelRatio;
+        for (const x of known) {
+          const left = u.valToPos(xs[x], "x", true);
+          u.ctx.beginPath();
+          u.ctx.moveTo(left, u.valToPos(low[at][x], "y", true));
+          u.ctx.lineTo(left, u.valToPos(high[at][x], "y", true));
+          u.ctx.stroke();
+        }
+        return;
+      }
+      u.ctx.beginPath();
+      known.forEach((x, first) => u.ctx[first ? "lineTo" : "moveTo"](u.valToPos(xs[x], "x", true), u.valToPos(high[at][x], "y", true)));
+      known.reverse().forEach((x) => u.ctx.lineTo(u.valToPos(xs[x], "x", true), u.valToPos(low[at][x], "y", true)));
+      u.ctx.fill();
+    });
+    u.ctx.restore();
+  }
+
+  // Draws lines whose values rest on a number of observations: those of fewer than FEW are faded.
+  drawLines(u) {
+    const { n } = this.certainty;
+    if (!n || this.options.kind === "bars" || this.options.kind === "steps") return;
+    const xs = u.data[0];
+    this.clip(u);
+    u.ctx.lineJoin = "round";
+    this.names.forEach((name, at) => {
+      if (!u.series[at + 1].show) return;
+      const values = u.data[at + 1];
+      const known = xs.map((_, x) => x).filter((x) => values[x] != null);
+      const place = (x, column = values) => [u.valToPos(xs[x], "x", true), u.valToPos(column[x], "y", true)];
+      const faded = (x) => n[at][x] != null && n[at][x] < FEW;
+      u.ctx.strokeStyle = u.ctx.fillStyle = this.colourOf(at);
+      u.ctx.lineWidth = (this.options.widths?.[name] ?? 2) * devicePixelRatio;
+      for (let each = 1; each < known.length; each++) {
+        u.ctx.globalAlpha = faded(known[each - 1]) || faded(known[each]) ? 0.35 : 1;
+        u.ctx.beginPath();
+        u.ctx.moveTo(...place(known[each - 1]));
+        u.ctx.lineTo(...place(known[each]));
+        u.ctx.stroke();
+      }
+      // Points: of the raw values under a smoothed line, and where lines alone would show too little.
+      const shown = this.points ? this.points[at] : known.length < 3 || (this.options.dots ?? []).includes(name) || known.length <= 80 ? values : null;
+      if (!shown) return;
+      for (const x of known) {
+        if (shown[x] == null) continue;
+        u.ctx.globalAlpha = faded(x) || this.points ? 0.35 : 1;
+        u.ctx.beginPath();
+        u.ctx.arc(...place(x, shown), (known.length < 3 ? 3.5 : 2.5) * devicePixelRatio, 0, 2 * Math.PI);
+        u.ctx.fill();
+      }
+    });
+    u.ctx.restore();
   }
 
   // Draws dashed lines at the warning thresholds that are in the visible range.
@@ -178,4 +370,7 @@ function cumulate(arrays) {
   return sums;
 }
 
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+// A date and a time of this browser's time zone, which is named beside it.
+const moment = (ms) => new Date(ms).toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "medium" });

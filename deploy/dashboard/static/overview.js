@@ -1,7 +1,7 @@
 // The overview page: draws every panel from a snapshot.
 "use strict";
 
-const SERIES = { train: "training rollouts", greedy: "held out, greedy", sampled: "held out, sampled", evaluate: "evaluation" };
+const SERIES = { train: "training rollouts", frozen: "frozen sub-agents", greedy: "held out, greedy", sampled: "held out, sampled", evaluate: "evaluation" };
 // In the order from the top of a bar to its bottom.
 const FATES = {
   zero_variance_all_equal: "all equal",
@@ -9,62 +9,53 @@ const FATES = {
   zero_variance_all_success: "all succeeded",
   kept: "kept",
 };
-
 const GROUP_COLOURS = {
   kept: "--c0", zero_variance_all_success: "--c2", zero_variance_all_fail: "--c1", zero_variance_all_equal: "--c3",
 };
-
-const charts = {
-  reward: card("reward", { kind: "lines", format: formats.share, height: 300, labels: SERIES, dots: ["greedy", "sampled", "evaluate"],
-    colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4" },
-    range: (_, low, high) => [Math.min(0, low), Math.max(1, high)], yFormat: (y) => y.toFixed(1) }),
-  components: card("components", { kind: "lines", format: formats.share, yFormat: (y) => y.toFixed(2) }),
-  sources: card("sources", { kind: "lines", format: formats.share, yFormat: (y) => y.toFixed(2) }),
-  groups: card("groups", { kind: "bars", whole: true, labels: FATES, colours: GROUP_COLOURS }),
-  versions: card("versions", { kind: "steps", time: true, whole: true, format: formats.version, yFormat: formats.version,
-    colours: { published: "--quiet" }, widths: { published: 6 } }),
-  staleness: card("staleness", { kind: "lines", whole: true, xLabel: "Step", xFormat: String }),
-  lag: card("lag", { kind: "lines", whole: true, time: true }),
-};
-
-const EMPTY = {
-  reward: "No rewards with a policy version yet. `headrace demo` starts a run; recorded runs (`headrace import FILE`) have no policy version and are counted below.",
-  components: "No scored training rollouts yet.",
-  sources: "No task of this run names its source (`source` in the task's data).",
-  groups: "No groups with a policy version yet: a group is complete when all attempts at its task have ended.",
-  versions: "No weights yet: the trainer publishes version 0 when it starts (`headrace up`).",
-  staleness: "No steps yet: the trainer makes a step when it has received enough groups with a gradient.",
-  lag: "No lag was measured in the last ten minutes: the sink measures it while it runs (`headrace status`).",
-};
-
-function drawChart(name, { xs, names, arrays }) {
-  if (xs.length) charts[name].draw(xs, names, arrays);
-  else charts[name].empty(EMPTY[name]);
-}
-
-function drawVersions(panels) {
-  const rows = rowsOf(panels.published).map((row) => ({ ...row, series: "published" }));
-  for (const row of rowsOf(panels.applied)) rows.push({ ...row, series: "served by " + row.engine });
-  for (const row of rows) row.seconds = row.ms / 1000;
-  // Series are sorted by name, so "published" is first: it is the wide line under the others.
-  const table = pivot(rows, "seconds", "series", "version");
-  // At a time at which only one series has a point, the others keep their last value.
-  for (const array of table.arrays) array.forEach((value, at) => { array[at] = value ?? array[at - 1] ?? null; });
-  drawChart("versions", table);
-}
-
-function drawStaleness(panel) {
-  const rows = rowsOf(panel).sort((a, b) => a.step - b.step);
-  drawChart("staleness", { xs: rows.map((row) => row.step), names: ["largest", "median"],
-    arrays: [rows.map((row) => row.largest), rows.map((row) => row.median)] });
-}
-
-function drawLag(panel) {
-  const rows = rowsOf(panel).map((row) => ({ ...row, seconds: row.ms / 1000 }));
-  drawChart("lag", pivot(rows, "seconds", "consumer_group", "records"));
-}
-
 const FATE_COLOURS = { trained: "--c0", rejected: "--quiet", pending: "--c3" };
+
+// A point of a chart by version opens its trajectories: those of the slice of its series, if the chart is split. `split`
+// is the kind of slice of a chart that is always split; `sliceOf` finds the slice in the name of a series.
+const atVersion = ({ split = null, sliceOf = (series) => series } = {}) => (version, series) => {
+  const by = split ?? query().get("by");
+  const purpose = !by && ["greedy", "sampled", "evaluate"].includes(series) ? "evaluate" : "train";
+  explore({ from: version, to: version, purpose, ...(by && series ? { [by]: sliceOf(series) } : {}) });
+};
+const beforeComponent = (series) => series.slice(0, series.lastIndexOf(": "));
+
+const OVERRIDES = {
+  reward: { order: ["frozen", "train", "greedy", "sampled"], options: { open: atVersion(), labels: SERIES, dots: ["greedy", "sampled", "evaluate"],
+    colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4", frozen: "--c6" },
+    range: (_, low, high) => [Math.min(0, low), Math.max(1, high)], yFormat: (y) => y.toFixed(1) } },
+  components: { options: { open: atVersion({ sliceOf: beforeComponent }) } },
+  sources: { options: { open: atVersion({ split: "source", sliceOf: beforeComponent }) } },
+  lengths: { options: { open: atVersion() } },
+  tools: { options: { open: (version, tool) => atVersion({ split: query().get("by") ?? "tool" })(version, tool) } },
+  falls: { links: { since: ({ kind, slice, since }) => explored({ purpose: "train",
+    from: since, to: since + 4, sort: "reward", order: "rising", ...(kind === "all" ? {} : { [kind]: slice }) }) } },
+  groups: { order: Object.keys(FATES), options: { labels: FATES, colours: GROUP_COLOURS, open: (version) => explore({ from: version, to: version }) }, draw: drawGroups },
+  versions: { options: { colours: { published: "--quiet" }, widths: { published: 6 } }, draw: drawVersions },
+  staleness: { options: { open: (step) => explore({ step }) } },
+  fates: { draw: drawFates },
+  alerts: { draw: drawAlerts },
+  runs: { search: "Search runs", links: { run: (row) => "?" + new URLSearchParams({ run: row.run }) }, table: {
+    note: (shown, all) => {
+      const known = page.panels.runs.all_runs?.[0] ?? all;
+      return `${shown.toLocaleString("en-US")} of ${known.toLocaleString("en-US")} runs` + (known > all ? `; the list has the ${all.toLocaleString("en-US")} most recently active` : "");
+    } } },
+};
+
+let cards = null;
+let page = null;
+
+function drawVersions(panel, held) {
+  const aligned = alignedOf(held.spec, panel);
+  if (!aligned.xs.length) return held.chart.empty(held.spec.empty);
+  // Series are sorted by name, so "published" is first: it is the wide line under the others. At a time at which only
+  // one series has a point, the others keep their last value.
+  for (const array of aligned.arrays) array.forEach((value, at) => { array[at] = value ?? array[at - 1] ?? null; });
+  held.chart.draw(aligned.xs, aligned.names, aligned.arrays);
+}
 
 function drawFates(panel) {
   const rows = rowsOf(panel).map((row) => ({
@@ -75,28 +66,16 @@ function drawFates(panel) {
   fill("fates", rows.length ? barTable(rows) : element("div", { className: "empty" }, "No trajectories yet."));
 }
 
-function drawGroups(panel) {
+function drawGroups(panel, held) {
   const rows = rowsOf(panel);
-  const versioned = rows.filter((row) => row.version != null);
-  if (rows.length && !versioned.length) {
+  if (rows.length && rows.every((row) => row.version == null)) {
     // Groups of recorded runs have no policy version: draw them as bars without an axis.
-    charts.groups.show(barTable(rows.map((row) => ({
+    held.chart.show(barTable(rows.map((row) => ({
       name: FATES[row.fate] ?? row.fate.replaceAll("_", " "), count: row.groups, colour: GROUP_COLOURS[row.fate] ?? "--quiet",
     }))));
     return;
   }
-  drawChart("groups", pivot(versioned, "version", "fate", "groups", Object.keys(FATES)));
-}
-
-function drawRunTable(panel) {
-  const rows = rowsOf(panel);
-  if (!rows.length) return fill("runs", element("div", { className: "empty" }, "No scored trajectories yet."));
-  const head = ["Run", "Scored", "Mean reward", "Last trajectory"].map((name) => element("th", {}, name));
-  fill("runs", element("table", { className: "list" }, element("thead", {}, element("tr", {}, ...head)),
-    element("tbody", {}, ...rows.map((row) => element("tr", {},
-      element("td", {}, row.run || "(unknown)"), element("td", {}, row.trajectories.toLocaleString("en-US")),
-      element("td", {}, formats.share(row.reward)),
-      element("td", { className: "when" }, new Date(row.last_ms).toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "short" })))))));
+  cards.drawChart(held, panel);
 }
 
 // First and last reward of a series, by version.
@@ -107,10 +86,11 @@ function ends(panel, series) {
 
 function rewardTile(title, found, run) {
   if (!found && run) return tile(title, formats.share(run.reward), `mean of ${run.trajectories.toLocaleString("en-US")}, no policy version`);
-  if (!found) return tile(title, "–", "none yet");
+  if (!found) return tile(title, "–", query().get("by") ? "split by slices below" : "none yet");
   const [first, last] = found;
   const change = last.reward - first.reward;
-  return tile(title, last.reward.toFixed(3), first === last ? `at v${last.version}` : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since v${first.version}`);
+  const since = first === last ? `at v${last.version}` : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since v${first.version}`;
+  return tile(title, last.reward.toFixed(3), `${since}, n ${last.trajectories.toLocaleString("en-US")}`);
 }
 
 function drawTiles(panels, chosen) {
@@ -118,7 +98,7 @@ function drawTiles(panels, chosen) {
   const groups = rowsOf(panels.groups);
   const count = (keep) => groups.filter(keep).reduce((sum, row) => sum + row.groups, 0);
   const [kept, all] = [count((row) => row.fate === "kept"), count(() => true)];
-  const served = rowsOf(panels.applied).reduce((most, row) => Math.max(most, row.version), -1);
+  const served = rowsOf(panels.versions).reduce((most, row) => (row.series === "published" ? most : Math.max(most, row.version)), -1);
   const pending = rowsOf(panels.fates).filter((row) => row.fate === "pending").reduce((sum, row) => sum + row.trajectories, 0);
   const number = (value) => value.toLocaleString("en-US");
   byId("tiles").replaceChildren(
@@ -134,17 +114,16 @@ function drawTiles(panels, chosen) {
   }
 }
 
-livePage((snapshot) => {
-  const panels = snapshot.panels;
-  drawTiles(panels, snapshot.run);
-  drawChart("reward", pivot(rowsOf(panels.reward), "version", "series", "reward", ["train", "greedy", "sampled"]));
-  drawChart("components", pivot(rowsOf(panels.components), "version", "component", "share"));
-  drawChart("sources", pivot(rowsOf(panels.sources), "version", "series", "value"));
-  drawGroups(panels.groups);
-  drawVersions(panels);
-  drawStaleness(panels.staleness);
-  drawLag(panels.lag);
-  drawFates(panels.fates);
-  drawAlerts(panels.alerts);
-  drawRunTable(panels.runs);
-}, { every: "all runs" });
+specifications("").then((specs) => {
+  const [listing, ...others] = [...specs.values()].filter((spec) => !["figures", "data"].includes(spec.form));
+  cards = new Cards(byId("cards"), [...others, listing], OVERRIDES);
+  cards.cuts = Object.keys(SLICES);
+  livePage((snapshot) => {
+    page = snapshot;
+    document.body.dataset.run = snapshot.run;
+    drawSlices(byId("slices"), snapshot.panels.choices);
+    drawTiles(snapshot.panels, snapshot.run);
+    cards.select(parametersOf(snapshot.run), Number(query().get("smooth") ?? 0));
+    cards.draw(snapshot.panels);
+  }, { every: "all runs" });
+}).catch(unreachable);

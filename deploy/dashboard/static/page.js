@@ -11,8 +11,10 @@ const element = (tag, properties = {}, ...children) => {
 };
 
 function fill(id, ...children) {
-  byId(id).querySelectorAll(":scope > :not(h2):not(.about)").forEach((node) => node.remove());
-  byId(id).append(...children);
+  byId(id).querySelectorAll(":scope > :not(h2, .about, .cut, details.data)").forEach((node) => node.remove());
+  const data = byId(id).querySelector(":scope > details.data");
+  if (data) data.before(...children);
+  else byId(id).append(...children);
 }
 
 // Returns rows of {name, count, colour} as horizontal bars.
@@ -30,16 +32,30 @@ function barTable(rows) {
 function drawAlerts(panel) {
   const rows = rowsOf(panel);
   if (!rows.length) return fill("alerts", element("div", { className: "empty" }, "No alerts."));
-  fill("alerts", element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
+  fill("alerts", element("p", { className: "zone" }, "Times: " + ZONE), element("div", { className: "scroll" }, element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
     const severity = element("span", { className: "severity" }, row.severity);
     severity.dataset.severity = row.severity;
-    return element("tr", {}, element("td", { className: "when" }, clock(row.ms)), element("td", {}, severity),
+    return element("tr", {}, element("td", { className: "when" }, moment(row.ms)), element("td", {}, severity),
       element("td", {}, element("strong", {}, `${row.part}: ${row.kind.replaceAll("_", " ")}. `), row.message));
-  }))));
+  })))));
 }
 
 function tile(title, value, note) {
   return element("div", { className: "tile" }, element("h3", {}, title), element("strong", {}, value), element("span", {}, note));
+}
+
+// The parameters of the page's address.
+const query = () => new URLSearchParams(location.search);
+
+// Changes parameters of the address, which is a saved view; null removes one. The page is updated.
+function choose(changes, { replace = false } = {}) {
+  const parameters = query();
+  for (const [name, value] of Object.entries(changes)) {
+    if (value == null || (value === "" && name !== "run")) parameters.delete(name);
+    else parameters.set(name, value);
+  }
+  history[replace ? "replaceState" : "pushState"](null, "", location.pathname + "?" + parameters);
+  dispatchEvent(new Event("chosen"));
 }
 
 // `every` is the label of the choice "all runs", on pages that offer it.
@@ -68,31 +84,40 @@ function livePage(draw, { every } = {}) {
   function drawAll() {
     byId("problem").hidden = !latest.problem;
     byId("problem").textContent = latest.problem ?? "";
-    if (latest.problem) return;
-    drawRuns(latest.panels.runs, latest.run, every);
+    document.body.dataset.problem = latest.problem ? "yes" : "no";
+    if (latest.panels.runs && byId("run")) drawRuns(latest.panels.runs, latest.run, every);
     // Links to the other pages keep the selected run.
-    for (const link of document.querySelectorAll("nav a")) link.search = "?run=" + encodeURIComponent(latest.run);
-    draw(latest);
+    for (const link of document.querySelectorAll("nav a")) link.search = latest.problem ? "" : "?run=" + encodeURIComponent(latest.run);
+    if (!latest.problem) draw(latest);
   }
 
   function connect() {
     stream?.close();
-    const run = new URLSearchParams(location.search).get("run");
-    stream = new EventSource(path + (run == null ? "/stream" : "/stream?run=" + encodeURIComponent(run)));
-    const seen = () => setState("live", "live, " + clock(Date.now()));
+    stream = new EventSource(path + "/stream" + location.search);
+    const seen = () => setState("live", "live, " + clock(Date.now()) + " " + ZONE);
     stream.addEventListener("same", seen);
     stream.addEventListener("message", (event) => {
-      latest = JSON.parse(event.data);
+      const fresh = JSON.parse(event.data);
+      latest = fresh.partial ? { ...fresh, panels: { ...latest.panels, ...fresh.panels } } : fresh;
       drawAll();
       seen();
     });
-    stream.addEventListener("error", () => setState("lost", "the dashboard does not answer, retrying"));
+    stream.addEventListener("error", async () => {
+      setState("lost", "the dashboard does not answer, retrying");
+      if (stream.readyState !== EventSource.CLOSED) return;
+      // The browser does not retry after a refusal: the answer says why.
+      const answer = await fetch(path + "/api/snapshot" + location.search).catch(() => null);
+      const problem = (await answer?.json().catch(() => null))?.problem;
+      if (problem) {
+        setState("lost", "refused");
+        byId("problem").hidden = false;
+        byId("problem").textContent = problem;
+      } else setTimeout(connect, 2000);
+    });
   }
 
-  byId("run").addEventListener("change", (event) => {
-    history.replaceState(null, "", "?run=" + encodeURIComponent(event.target.value));
-    connect();
-  });
+  byId("run")?.addEventListener("change", (event) => choose({ run: event.target.value }));
+  for (const change of ["chosen", "popstate"]) addEventListener(change, connect);
   // A hidden page sends no requests; it is updated when it is shown again.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) stream?.close();
@@ -100,4 +125,11 @@ function livePage(draw, { every } = {}) {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => latest && drawAll());
   if (!document.hidden) connect();
+}
+
+// What a page says if it cannot even load what it is made of.
+function unreachable(error) {
+  console.warn(error);
+  byId("problem").hidden = false;
+  byId("problem").textContent = "The dashboard does not answer: reload the page.";
 }

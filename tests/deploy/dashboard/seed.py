@@ -154,3 +154,13 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
     add(ALERTS, run=run, part="follower", kind="canary_mismatch", severity="critical", message=alert)
     for table, lines in rows.values():
         insert(client, table, arrow_table(table, lines), f"seed:{run}:{table.name}")
+
+
+def seed_start(client: Client, run: str) -> None:
+    """Write the start of a trajectory and nothing else of a run."""
+    ensure_tables(client)
+    now = time.time_ns() // 1_000_000 - 120_000
+    started = {"type": "headrace.trajectory.started.v1", "payload": json.dumps({"purpose": "train"})}
+    row = {"time": now, "logged_at": now, "offset": 0, "id_sent": f"{run}-start", "trajectory_id": f"{run}-t"}
+    row |= {**started, "started_run": run, "started_purpose": "train"}
+    insert(client, EVENTS, arrow_table(EVENTS, [row]), f"seed:{run}:start")

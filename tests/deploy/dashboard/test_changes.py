@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from headrace.deploy.dashboard import server
+from headrace.deploy.dashboard import snapshots as snapshots_module
 from headrace.deploy.dashboard.changes import MAX_AGE_S, CachedPanel, cache_panel, is_current, read_versions, tables_of
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.panel import Columns, Panel, read_panel
-from headrace.deploy.dashboard.server import PageSnapshots, Snapshot
+from headrace.deploy.dashboard.selection import selection
+from headrace.deploy.dashboard.snapshots import PageSnapshots, Snapshot
 from headrace.streams.clickhouse.database import open_client
 
 if TYPE_CHECKING:
@@ -88,15 +89,15 @@ async def test_only_panels_whose_tables_changed_are_queried(
         writer.command(f"OPTIMIZE TABLE {table} FINAL")
     read: list[str] = []
 
-    def watched(client: "Client", panel: Panel, run: str) -> Columns:
+    def watched(client: "Client", panel: Panel, parameters: Mapping[str, str]) -> Columns:
         read.append(panel.name)
-        return read_panel(client, panel, run)
+        return read_panel(client, panel, parameters)
 
     async def read_by(snapshots: PageSnapshots) -> tuple[Snapshot, set[str]]:
         read.clear()
-        return await snapshots.snapshot("rising"), set(read)
+        return await snapshots.snapshot("rising", selection(PAGES[0].parameters, {})), set(read)
 
-    monkeypatch.setattr(server, "read_panel", watched)
+    monkeypatch.setattr(snapshots_module, "read_panel", watched)
     snapshots = PageSnapshots(clickhouse_reader, None, PAGES[0], refresh_s=0)
     try:
         first, every = await read_by(snapshots)

@@ -1,6 +1,7 @@
 """The dashboard's pages in a real browser."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from playwright.sync_api import Locator, Page, sync_playwright
 
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
+from tests.deploy.dashboard.folded import CUT_FROM, CUT_SOURCE, fill_cut_run
 from tests.deploy.dashboard.served import served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -87,7 +89,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         page.click("nav >> text=Trainer")
         page.wait_for_selector("#reward canvas")
         assert page.url.endswith("/trainer?run=rising")
-        charts = page.locator("#charts .card")
+        charts = page.locator("#charts .card:has(.uplot)")
         assert charts.count() == 16
         for at in range(charts.count()):
             chart = charts.nth(at)
@@ -99,7 +101,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         ended = page.evaluate(f"trainerTile(['starved', '52 % in wait'], {rest}).innerText")
         assert "finished" in ended
         assert "samplers" not in ended
-        assert page.locator("#newest code", has_text="kl_k3").count() == 1
+        assert page.locator("#steps td code", has_text="kl_k3").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert complaints == []
 
@@ -109,7 +111,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
 @needs_chromium
 def test_a_run_without_steps_shows_what_it_waits_for(dashboard: str) -> None:
     with browser_page() as (page, complaints):
-        page.goto(f"{dashboard}/trainer?run=none")
+        page.goto(f"{dashboard}/trainer?run=begun")
         page.wait_for_selector("#reward .empty")
         assert "when it has received enough groups with a gradient" in page.locator("#reward .empty").inner_text()
         assert complaints == []
@@ -149,7 +151,7 @@ def test_an_empty_page_shows_what_to_do() -> None:
 @needs_chromium
 def test_a_run_without_data_shows_how_to_get_some(dashboard: str) -> None:
     with browser_page() as (page, complaints):
-        page.goto(f"{dashboard}/?run=none")
+        page.goto(f"{dashboard}/?run=begun")
         page.wait_for_selector("#reward .empty")
         assert "headrace demo" in page.locator("#reward .empty").inner_text()
         assert page.locator("#groups .empty").is_visible()
@@ -175,4 +177,121 @@ def test_recorded_runs_are_shown_without_a_version(dashboard: str, clickhouse: s
         names = page.locator("#groups table.bars .name").all_inner_texts()
         assert sorted(names) == ["all failed", "no token ids"]
         assert page.locator(".tile strong").first.inner_text() == "1.000"
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_a_cut_in_one_source_is_found_and_its_trajectories_listed(
+    clickhouse: str, clickhouse_reader: str, width: int, scheme: str
+) -> None:
+    client = open_client(clickhouse)
+    fill_cut_run(client)
+    client.close()
+    with served(clickhouse_reader) as url, browser_page(width, scheme) as (page, complaints):
+        page.goto(f"{url}/?run=cut")
+        first = page.locator("#falls tbody tr").first
+        first.wait_for()
+        assert [first.locator("td").nth(at).inner_text() for at in (0, 1, 2)] == ["source", CUT_SOURCE, f"v{CUT_FROM}"]
+        # The chart split by source has a line for each source, and keeps its filters in the address.
+        page.select_option("#slices [data-parameter=by]", "source")
+        page.wait_for_function("() => document.querySelectorAll('#reward .u-legend .u-series').length === 6")
+        assert "by=source" in page.url
+        assert page.locator("#reward .u-legend").inner_text().count(" to ") == 5  # intervals
+        page.select_option("#slices [data-parameter=source]", CUT_SOURCE)
+        page.wait_for_function("() => document.querySelectorAll('#reward .u-legend .u-series').length === 2")
+        assert page.locator("#versions .cut").is_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.go_back()
+        page.wait_for_function("() => document.querySelectorAll('#reward .u-legend .u-series').length === 6")
+        # From the fall to its trajectories, the worst first.
+        page.locator("#falls tbody a").first.click()
+        page.locator("#trajectories tbody tr").first.wait_for()
+        assert page.locator("#trajectories tbody tr").count() == 40
+        rewards = [float(text) for text in page.locator("#trajectories tbody tr td:nth-child(4)").all_inner_texts()]
+        assert rewards == sorted(rewards)
+        assert (page.locator("#trajectories tbody a").first.get_attribute("href") or "").startswith("/trajectory/")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_a_card_shows_its_rows_its_sql_and_its_files(dashboard: str, clickhouse_reader: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/?run=rising&by=source")
+        page.wait_for_selector("#reward canvas")
+        page.click("#reward details.data summary")
+        sql = page.locator("#reward pre").inner_text()
+        shown = page.locator("#reward .rows tbody tr").count()
+        assert len(open_client(clickhouse_reader).query(sql).result_rows) == shown == 24
+        with page.expect_download() as download:
+            page.click("#reward details.data >> text=CSV")
+        assert len(Path(download.value.path()).read_text().splitlines()) == 1 + shown
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_the_keyboard_reads_a_chart_and_opens_the_trajectories_of_a_point(dashboard: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/?run=rising")
+        page.wait_for_selector("#components canvas")
+        page.focus("#components .u-over")
+        name = page.locator("#components .u-over").get_attribute("aria-label") or ""
+        assert name.startswith("Components of the reward: ")
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowRight")
+        said = page.locator("#components .said").inner_text()
+        assert said.startswith("v1, ")
+        assert "n 64" in said
+        page.keyboard.press("Enter")
+        page.locator("#trajectories tbody tr").first.wait_for()
+        assert "from=1&to=1" in page.url
+        assert page.locator("#trajectories .note").first.inner_text().startswith("64 of 64 trajectories")
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_two_ranges_are_compared_from_a_bare_address(dashboard: str, width: int, scheme: str) -> None:
+    with browser_page(width, scheme) as (page, complaints):
+        page.goto(f"{dashboard}/compare?run=rising")
+        page.locator("#rewards tbody tr").first.wait_for()
+        assert "a_run=rising&a_from=0&a_to=4&b_run=rising&b_from=7&b_to=11" in page.url
+        reward = page.locator("#rewards tr", has=page.locator("td", has_text=re.compile("^reward$")))
+        assert reward.get_attribute("data-clear") == "more"
+        page.fill("[name=b_run]", "rsing")
+        page.click("#sides >> text=Compare")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "Is it 'rising'?" in page.locator("#problem").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_two_hundred_runs_are_searched_and_sorted(dashboard: str, clickhouse: str) -> None:
+    open_client(clickhouse).command(
+        "INSERT INTO rewards (id_sent, trajectory_id, run, total, normalised, ended_at) "
+        "SELECT toString(number), concat('listed-', toString(number)), "
+        "       if(number < 2000, 'listed-largest', concat('listed-', toString(number))), 1, 1, "
+        "       toDateTime64('2026-01-01 00:00:00', 3) + number FROM numbers(2250)"
+    )
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/?run=rising")
+        page.locator("#runs tbody tr").first.wait_for()
+        page.click("#runs th >> text=Scored")
+        assert page.locator("#runs tbody td").first.inner_text() == "listed-largest"
+        page.fill("#runs input[type=search]", "listed-21")
+        assert page.locator("#runs tbody tr").count() == 100
+        page.click("#runs tbody a >> nth=0")
+        page.wait_for_function("() => document.querySelector('#run').value.startsWith('listed-21')")
         assert complaints == []

@@ -1,5 +1,7 @@
 """The dashboard's panels as JSON, and the stream of snapshots."""
 
+import csv
+import io
 import json
 import re
 import urllib.error
@@ -7,11 +9,13 @@ import urllib.request
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from headrace.deploy.dashboard.overview_panels import PANELS
-from headrace.deploy.dashboard.panel import to_columns
+from headrace.deploy.dashboard.pages import PAGES
+from headrace.deploy.dashboard.panel import read_panel, to_columns
 from headrace.deploy.dashboard.server import STATIC
-from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, TRAINER_PANELS
+from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, METRIC_CHARTS, TRAINER_PANELS
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
 from headrace.trainer.learning.metric_registry import METRICS
@@ -87,8 +91,8 @@ def test_staleness_is_against_the_version_that_was_trained(dashboard: str) -> No
 
 @pytest.mark.clickhouse
 def test_one_run_or_all_runs_can_be_shown(dashboard: str) -> None:
-    started = {run: panel(dashboard, "totals", run)[0]["started"] for run in ("rising", "", "none")}
-    assert 0 == started["none"] < started["rising"] < started[""]
+    started = {run: panel(dashboard, "totals", run)[0]["started"] for run in ("rising", "", "begun")}
+    assert 1 == started["begun"] < started["rising"] < started[""]
     assert {row["run"] for row in panel(dashboard, "runs")} == {"rising", "other <b>run</b>"}
     status, snapshot = get(f"{dashboard}/api/snapshot")
     assert (status, snapshot["problem"]) == (200, None)
@@ -133,7 +137,7 @@ def test_waiting_groups_rejections_and_alerts_of_a_trainer_are_shown(dashboard: 
 
 @pytest.mark.clickhouse
 def test_a_run_without_a_budget_has_no_granted_groups(dashboard: str) -> None:
-    (now,) = panel(dashboard, "now", "none", "/trainer")
+    (now,) = panel(dashboard, "now", "begun", "/trainer")
     assert (now["groups_in_flight"], now["groups_granted"]) == (0, None)
 
 
@@ -141,15 +145,96 @@ def test_a_run_without_a_budget_has_no_granted_groups(dashboard: str) -> None:
 def test_the_trainers_page_shows_one_run_at_a_time(dashboard: str) -> None:
     for query in ("", "?run="):
         status, snapshot = get(f"{dashboard}/trainer/api/snapshot{query}")
-        assert (status, set(snapshot["panels"])) == (200, {one.name for one in TRAINER_PANELS})
+        assert (status, set(snapshot["panels"])) == (200, {one.name for one in TRAINER_PANELS if not one.source})
         assert snapshot["run"] == snapshot["panels"]["runs"]["run"][0]
 
 
 def test_every_metric_of_a_chart_is_declared() -> None:
+    names = [axis.column.removeprefix("metrics.") for panel in METRIC_CHARTS for axis in panel.values]
+    families = tuple(name[:-1] for name in METRICS if name.endswith("*"))
+    assert {name for name in names if not name.startswith(families)} <= set(METRICS)
+    assert len(set(names) & set(METRICS)) > 20
     script = (STATIC / "trainer.js").read_text()
-    named = set(re.findall(r'"([a-z]+(?:_[a-z0-9]+)+)"', script)) | {"loss", "entropy"}
-    assert named - set(METRICS) <= {"step_skipped"}
-    assert len(named & set(METRICS)) > 20
+    named = set(re.findall(r'"([a-z]+(?:_[a-z0-9]+)+)"', script)) - {panel.name for panel in METRIC_CHARTS}
+    assert {name for name in named if not name.startswith(families)} <= set(METRICS)
+
+
+@pytest.mark.clickhouse
+def test_a_chart_of_metrics_has_its_own_query_and_the_result_of_the_steps(dashboard: str, clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    for chart in METRIC_CHARTS:
+        shown = panel(dashboard, chart.name, page="/trainer")
+        queried = read_panel(client, chart, {"run": "rising"})
+        assert [row["step"] for row in shown] == queried["step"] == [*range(1, 12)], chart.name
+        for name, values in queried.items():
+            assert values == [row.get(name) for row in shown], (chart.name, name)
+
+
+@pytest.mark.clickhouse
+def test_every_page_gives_the_specifications_of_its_panels(dashboard: str) -> None:
+    for page in PAGES:
+        status, specs = get(f"{dashboard}{page.path}/api/panels")
+        assert (status, [spec["name"] for spec in specs]) == (200, [panel.name for panel in page.panels])
+        assert all(spec["sql"] and spec["about"] and spec["title"] for spec in specs)
+    (reward,) = (spec for spec in get(f"{dashboard}/api/panels")[1] if spec["name"] == "reward")
+    assert (reward["form"], reward["x"]["unit"]) == ("line", "version")
+    assert reward["values"][0]["unit"] == "share of the largest reward"
+    assert reward["cuts"] == ["agent", "source", "tool", "tenant", "harness", "length"]
+
+
+@pytest.mark.clickhouse
+def test_a_panel_is_a_file_too(dashboard: str) -> None:
+    rows = panel(dashboard, "reward")
+    with urllib.request.urlopen(f"{dashboard}/api/panels/reward?run=rising&format=csv") as response:
+        assert response.headers["content-disposition"] == 'attachment; filename="reward.csv"'
+        lines = list(csv.DictReader(io.StringIO(response.read().decode())))
+    assert [(line["series"], int(line["version"])) for line in lines] == [
+        (row["series"], row["version"]) for row in rows
+    ]
+    assert [float(line["reward"]) for line in lines] == pytest.approx([row["reward"] for row in rows])
+    with urllib.request.urlopen(f"{dashboard}/explore/api/panels/trajectories?run=rising&format=parquet") as response:
+        table = parquet.read_table(io.BytesIO(response.read()))
+    # A file has every trajectory that matches, the page the first 200.
+    assert table.num_rows == table["matching"][0].as_py() > 200
+    assert len(panel(dashboard, "trajectories", page="/explore")) == 200
+    status, body = get(f"{dashboard}/api/panels/reward?format=xlsx")
+    assert status == 400
+    assert "csv or parquet" in body["problem"]
+
+
+@pytest.mark.clickhouse
+def test_a_run_that_does_not_exist_is_an_error_that_names_the_nearest(dashboard: str) -> None:
+    for path in ("/api/snapshot?run=rsing", "/trainer/api/snapshot?run=rsing", "/api/panels/reward?run=rsing",
+                 "/compare/api/snapshot?a_run=rising&b_run=rsing", "/explore/api/snapshot?run=rsing"):  # fmt: skip
+        status, body = get(f"{dashboard}{path}")
+        assert status == 404, path
+        assert "There is no run 'rsing'. Is it 'rising'?" in body["problem"]
+
+
+@pytest.mark.clickhouse
+def test_a_parameter_that_cannot_be_is_an_error_that_names_what_can(dashboard: str) -> None:
+    for path, said in (
+        ("/api/snapshot?by=colour", "by is 'colour', but must be one of agent"),
+        ("/stream?by=colour", "by is 'colour'"),
+        ("/explore/api/panels/trajectories?from=v1", "from is 'v1'"),
+    ):
+        status, body = get(f"{dashboard}{path}")
+        assert status == 400
+        assert said in body["problem"]
+
+
+@pytest.mark.clickhouse
+def test_two_hundred_runs_are_listed_with_the_largest(dashboard: str, clickhouse: str) -> None:
+    open_client(clickhouse).command(
+        "INSERT INTO rewards (id_sent, trajectory_id, run, total, normalised, ended_at) "
+        "SELECT toString(number), concat('many-', toString(number)), "
+        "       if(number < 300, 'many-0-largest', concat('many-', toString(number))), 1, 1, "
+        "       toDateTime64('2026-01-01 00:00:00', 3) + number FROM numbers(550)"
+    )
+    rows = {row["run"]: row for row in panel(dashboard, "runs")}
+    assert len([name for name in rows if name.startswith("many-")]) == 251
+    assert rows["many-0-largest"]["trajectories"] == 300
+    assert {row["all_runs"] for row in rows.values()} == {len(rows)}
 
 
 def test_the_meaning_of_each_metric_can_be_requested() -> None:
@@ -178,7 +263,10 @@ def test_the_stream_sends_the_snapshot_and_then_only_changes(dashboard: str, cli
         open_client(clickhouse).command("INSERT INTO weights (id_sent, run, version) SELECT 'new', 'rising', 99")
         while not (line := stream.readline()).startswith(b"data: {"):
             assert line
-        assert json.loads(line.removeprefix(b"data: "))["panels"]["totals"]["published"] == [99]
+        changed = json.loads(line.removeprefix(b"data: "))
+        assert changed["panels"]["totals"]["published"] == [99]
+        assert "reward" not in changed["panels"]
+        assert changed["partial"]
 
 
 @pytest.mark.clickhouse

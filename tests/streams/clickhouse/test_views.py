@@ -11,6 +11,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import read_panel
+from headrace.deploy.dashboard.selection import SLICED, selection
 from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
 from headrace.deploy.watching.episodes import episodes
 from headrace.schemas.events import ModelCalled, ToolCalled, TrajectoryStarted, Usage
@@ -62,9 +63,10 @@ def test_page_readme_and_log_agree_on_revised_rewards(client: Client) -> None:
     log.write(client, "b")  # a sink of another group, or one that lost its commits
     count, mean = len(truth), sum(total for _, total in truth.values()) / len(truth)
 
-    runs = read_panel(client, {panel.name: panel for panel in PANELS}["runs"], "")
+    panels, every = {panel.name: panel for panel in PANELS}, selection(SLICED, {})
+    runs = read_panel(client, panels["runs"], every)
     assert (runs["trajectories"], runs["reward"]) == ([count], [pytest.approx(mean / 2)])
-    series = read_panel(client, {panel.name: panel for panel in PANELS}["reward"], "")
+    series = read_panel(client, panels["reward"], every)
     assert (series["trajectories"], series["reward"]) == ([count], [pytest.approx(mean / 2)])
 
     page = (Path(__file__).parents[3] / "deploy" / "clickhouse" / "README.md").read_text()

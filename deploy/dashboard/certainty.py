@@ -1,0 +1,48 @@
+"""Means with their uncertainty, as SQL.
+
+Attempts at one task are not independent, so the interval of a mean comes from clusters: the linearised variance of a
+ratio, Σ (sum of the cluster − mean × size of the cluster)² / n² × G / (G − 1) for G clusters, as survey statistics and
+clustered standard errors have it (Cochran, Sampling Techniques, section 6.3). The factor is that of the normal
+distribution, so for few clusters the interval is too narrow: pages fade what rests on fewer than ``FEW`` trajectories.
+"""
+
+Z = 1.96
+"""Half the width of a 95 % interval, in standard errors."""
+
+FEW = 30
+"""Number of observations below which a value is faded."""
+
+
+def clustered_mean(rows: str, keys: str, mean: str, n: str) -> str:
+    """Returns a query for the mean of ``value`` by ``keys``, with its 95 % interval.
+
+    ``rows`` is a query with the columns ``keys``, ``cluster`` and ``value``. The result has the columns ``keys``,
+    ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``; the interval is null for a single cluster.
+    """
+    return f"""SELECT {keys}, centre AS {mean}, centre - {Z} * error AS low, centre + {Z} * error AS high,
+       observations AS {n}, clusters
+FROM (
+    SELECT {keys}, {ratio("s", "m")} AS centre, sum(m) AS observations, count() AS clusters,
+           if(clusters > 1, sqrt({variance("centre")}), NULL) AS error
+    FROM (
+        SELECT {keys}, cluster, sum(value) AS s, count() AS m FROM (
+{rows}
+        ) GROUP BY {keys}, cluster
+    ) GROUP BY {keys}
+)"""
+
+
+def ratio(total: str, size: str) -> str:
+    """Returns the mean over clusters with the columns ``total`` and ``size``."""
+    return f"sum({total}) / sum({size})"
+
+
+def variance(centre: str) -> str:
+    """Returns the variance of the mean ``centre`` over clusters with the columns ``s`` and ``m``: sum and size."""
+    return variance_of_sums(centre, "sum(s * s)", "sum(s * m)", "sum(m * m)", "sum(m)", "count()")
+
+
+def variance_of_sums(centre: str, squares: str, products: str, sizes: str, observations: str, clusters: str) -> str:
+    """Returns the same variance from sums over clusters: of s², s × m, m² and m, and their number."""
+    spread = f"{squares} - 2 * {centre} * {products} + {centre} * {centre} * {sizes}"
+    return f"greatest({spread}, 0) * {clusters} / ({clusters} - 1) / ({observations} * {observations})"

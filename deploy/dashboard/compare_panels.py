@@ -1,0 +1,239 @@
+"""The panels of the page that compares two sides, A and B: ranges of policy versions of one run or of two."""
+
+from headrace.deploy.dashboard.certainty import Z, clustered_mean
+from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+
+MAX_TASKS = 200
+"""Most tasks in the table of wins and losses: those with the largest differences."""
+
+TIE = 0.01
+"""Largest difference of mean rewards that is a tie."""
+
+
+def _on_side(side: str) -> str:
+    return (
+        f"({{{side}_run:String}} != '' AND run = {{{side}_run:String}}"
+        f" AND ({{{side}_from:String}} = '' OR oldest_version >= toUInt32OrZero({{{side}_from:String}}))"
+        f" AND ({{{side}_to:String}} = '' OR oldest_version <= toUInt32OrZero({{{side}_to:String}})))"
+    )
+
+
+# A trajectory that is on both sides counts on both.
+_SIDE = f"arrayJoin(arrayConcat(if({_on_side('a')}, ['A'], []), if({_on_side('b')}, ['B'], [])))"
+_KIND = "purpose = if({kind:String} = '', 'train', {kind:String}) AND role != 'frozen' AND oldest_version IS NOT NULL"
+
+_REWARDED = f"""(
+    SELECT {_SIDE} AS side, trajectory_id, task_id, normalised, components,
+           multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id) AS cluster
+    FROM rewards_latest WHERE {_KIND}
+)"""
+_ASSEMBLED = f"""(
+    SELECT {_SIDE} AS side, trajectory_id, sampled_tokens, turns, tools, call_tools, call_statuses,
+           multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id) AS cluster
+    FROM trajectories FINAL WHERE {_KIND}
+)"""
+
+_SIDES = """
+            SELECT measure, anyIf(tuple(mean), side = 'A').1 AS a, anyIf(tuple(mean), side = 'B').1 AS b,
+                   b - a AS difference,
+                   sqrt(anyIf(tuple(half), side = 'A').1 * anyIf(tuple(half), side = 'A').1
+                      + anyIf(tuple(half), side = 'B').1 * anyIf(tuple(half), side = 'B').1) AS width,
+                   difference - width AS low, difference + width AS high,
+                   sumIf(observations, side = 'A') AS n_a, sumIf(observations, side = 'B') AS n_b
+"""
+
+
+def _compared(rows: str) -> str:
+    """Returns a query that compares the means of ``rows`` (side, measure, cluster, value) on the two sides.
+
+    The interval of the difference takes the sides as independent.
+    """
+    means = clustered_mean(rows, "side, measure", "mean", "observations")
+    return f"""
+        SELECT measure, a, b, difference, low, high, n_a, n_b FROM (
+            {_SIDES}
+            FROM (SELECT *, (high - low) / 2 AS half FROM ({means}))
+            GROUP BY measure
+        ) ORDER BY measure LIMIT 500
+    """
+
+
+_COMPARED_COLUMNS = (
+    Axis("measure", "Measure", Unit.TEXT),
+    Axis("a", "A", Unit.NUMBER),
+    Axis("b", "B", Unit.NUMBER),
+    Axis("difference", "B − A", Unit.NUMBER),
+    Axis("n_a", "n of A", Unit.COUNT),
+    Axis("n_b", "n of B", Unit.COUNT),
+)
+
+_TASKS = f"""
+            SELECT task_id, avgIf(normalised, side = 'A') AS a, avgIf(normalised, side = 'B') AS b,
+                   b - a AS difference, countIf(side = 'A') AS n_a, countIf(side = 'B') AS n_b
+            FROM {_REWARDED} WHERE normalised IS NOT NULL AND task_id != ''
+            GROUP BY task_id HAVING n_a > 0 AND n_b > 0
+"""
+_VERDICT = f"multiIf(difference > {TIE}, 'B wins', difference < -{TIE}, 'A wins', 'tie')"
+
+
+def _histogram(rows: str, value: str, bin_: str, condition: str) -> str:
+    return f"""
+        SELECT side, bin, held / sum(held) OVER (PARTITION BY side) AS share,
+               sum(held) OVER (PARTITION BY side) AS trajectories
+        FROM (
+            SELECT side, {bin_} AS bin, count() AS held FROM (
+                SELECT side, {value} AS value FROM {rows} WHERE {condition}
+            ) GROUP BY side, bin
+        ) ORDER BY bin, side LIMIT 1000
+    """
+
+
+COMPARE_PANELS: tuple[Panel, ...] = (
+    Panel(
+        "runs",
+        "Runs with their policy versions, the most recently active first.",
+        """
+        SELECT run, uniqExact(trajectory_id) AS trajectories, min(oldest_version) AS first, max(oldest_version) AS last,
+               toUnixTimestamp64Milli(max(ended_at)) AS last_ms, count() OVER () AS all_runs
+        FROM trajectories WHERE oldest_version IS NOT NULL AND run != ''
+        GROUP BY run ORDER BY last_ms DESC, run LIMIT 2000
+        """,
+        title="Runs",
+        form=Form.DATA,
+        values=(
+            Axis("run", "Run", Unit.TEXT),
+            Axis("trajectories", "Trajectories", Unit.COUNT),
+            Axis("first", "First version", Unit.VERSION),
+            Axis("last", "Newest version", Unit.VERSION),
+            Axis("last_ms", "Last trajectory", Unit.TIME),
+        ),
+    ),
+    Panel(
+        "score",
+        "Tasks that both sides attempted: on how many the mean reward of B is larger, smaller, or within "
+        f"{TIE} of A's; and the mean difference over these tasks with its 95 % interval, each task counted once.",
+        f"""
+        SELECT countIf(verdict = 'B wins') AS b_wins, countIf(verdict = 'A wins') AS a_wins,
+               countIf(verdict = 'tie') AS ties, count() AS tasks, avg(difference) AS mean,
+               {Z} * stddevSamp(difference) / sqrt(count()) AS half, mean - half AS low, mean + half AS high
+        FROM (SELECT difference, {_VERDICT} AS verdict FROM ({_TASKS}))
+        """,
+        title="Wins and losses",
+        form=Form.FIGURES,
+        values=(
+            Axis("b_wins", "B wins", Unit.COUNT),
+            Axis("a_wins", "A wins", Unit.COUNT),
+            Axis("ties", "Ties", Unit.COUNT),
+            Axis("tasks", "Tasks on both sides", Unit.COUNT),
+            Axis("mean", "Mean difference", Unit.REWARD),
+        ),
+        low="low",
+        high="high",
+        n="tasks",
+    ),
+    Panel(
+        "rewards",
+        "Mean reward, as a share of the largest possible, and of each component its value before the weight. "
+        "Interval of the difference: 95 %, attempts at one task taken together.",
+        _compared(f"""
+            SELECT side, cluster, measured.1 AS measure, measured.2 AS value FROM (
+                SELECT side, cluster, arrayJoin(arrayConcat(
+                    [('reward', normalised)],
+                    arrayMap((name, value) -> (concat('component ', name), toNullable(value)),
+                             mapKeys(components), mapValues(components)))) AS measured
+                FROM {_REWARDED}
+            ) WHERE value IS NOT NULL
+        """),
+        title="Rewards and components",
+        form=Form.TABLE,
+        values=_COMPARED_COLUMNS,
+        low="low",
+        high="high",
+        wide=True,
+        empty="No scored trajectories on these two sides: choose runs and versions above.",
+    ),
+    Panel(
+        "reward_distribution",
+        "Trajectories by reward, in steps of 0.05.",
+        _histogram(
+            _REWARDED,
+            "assumeNotNull(normalised)",
+            "round(floor(least(value, 0.9999) * 20) / 20, 2)",
+            "normalised IS NOT NULL",
+        ),
+        title="Distribution of the reward",
+        form=Form.DISTRIBUTION,
+        x=Axis("bin", "Reward from", Unit.REWARD),
+        values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
+        series="side",
+        n="trajectories",
+        empty="No scored trajectories on these two sides.",
+    ),
+    Panel(
+        "length_distribution",
+        "Trajectories by sampled tokens, in powers of two.",
+        _histogram(_ASSEMBLED, "sampled_tokens", "if(value = 0, 0, toUInt64(exp2(floor(log2(value)))))", "1"),
+        title="Distribution of lengths",
+        form=Form.DISTRIBUTION,
+        x=Axis("bin", "Sampled tokens from", Unit.TOKENS),
+        values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
+        series="side",
+        n="trajectories",
+        empty="No trajectories on these two sides.",
+    ),
+    Panel(
+        "lengths",
+        "Mean over trajectories; a tool that a trajectory did not call counts 0 there.",
+        _compared(f"""
+            SELECT side, cluster, measured.1 AS measure, measured.2 AS value FROM (
+                SELECT side, cluster, arrayJoin(arrayConcat(
+                    [('sampled tokens', toFloat64(sampled_tokens)), ('turns', toFloat64(turns))],
+                    arrayMap(name -> (concat('calls of ', name), toFloat64(tools[name])), used))) AS measured
+                FROM {_ASSEMBLED} AS assembled
+                CROSS JOIN (SELECT groupUniqArrayArray(100)(mapKeys(tools)) AS used FROM {_ASSEMBLED}) AS offered
+            )
+        """),
+        title="Lengths and calls",
+        form=Form.TABLE,
+        values=_COMPARED_COLUMNS,
+        low="low",
+        high="high",
+        empty="No trajectories on these two sides.",
+    ),
+    Panel(
+        "tools",
+        "Share of the calls of each tool that failed.",
+        _compared(f"""
+            SELECT side, cluster, toString(call.1) AS measure, toFloat64(call.2 = 'error') AS value FROM (
+                SELECT side, cluster, arrayJoin(arrayZip(call_tools, call_statuses)) AS call FROM {_ASSEMBLED}
+            )
+        """),
+        title="Failed tool calls",
+        form=Form.TABLE,
+        values=_COMPARED_COLUMNS,
+        low="low",
+        high="high",
+        empty="No tool calls on these two sides.",
+    ),
+    Panel(
+        "tasks",
+        f"Tasks that both sides attempted, those with the largest differences first, at most {MAX_TASKS}.",
+        f"""
+        SELECT task_id, a, b, difference, n_a, n_b, {_VERDICT} AS verdict FROM ({_TASKS})
+        ORDER BY abs(difference) DESC, task_id LIMIT {MAX_TASKS}
+        """,
+        title="Tasks",
+        form=Form.TABLE,
+        values=(
+            Axis("task_id", "Task", Unit.TEXT),
+            Axis("a", "A", Unit.REWARD),
+            Axis("b", "B", Unit.REWARD),
+            Axis("difference", "B − A", Unit.REWARD),
+            Axis("n_a", "n of A", Unit.COUNT),
+            Axis("n_b", "n of B", Unit.COUNT),
+            Axis("verdict", "Verdict", Unit.TEXT),
+        ),
+        wide=True,
+        empty="No task was attempted on both sides.",
+    ),
+)

@@ -1,0 +1,320 @@
+"""The overview's panels about trajectories, each cut by slices: rewards, components, lengths and tools by version."""
+
+from headrace.deploy.dashboard.certainty import FEW, Z, clustered_mean, variance_of_sums
+from headrace.deploy.dashboard.panel import OF_RUN, Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.slices import CUTS, EVERY_SLICE, LABELS, MATCHES, MAX_CHOICES, SCORED, SLICE
+
+MAX_VERSIONS = 2000
+"""Number of policy versions or steps in a chart: the newest ones."""
+
+SPAN = 5
+"""Versions before and after a fall that are compared."""
+
+_ROWS = MAX_VERSIONS * 5
+_VERSION = Axis("version", "Policy version", Unit.VERSION)
+_TRAINING = "purpose = 'train' AND role != 'frozen' AND version IS NOT NULL"
+_INTERVAL = "Band: 95 % interval, attempts at one task taken together."
+
+_ASSEMBLED = f"""(
+    SELECT trajectory_id, if(group_id != '', group_id, if(task_id != '', task_id, trajectory_id)) AS cluster,
+           oldest_version AS version, call_tools, call_statuses, {LABELS}
+    FROM trajectories FINAL
+    WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen' AND oldest_version IS NOT NULL AND {MATCHES}
+)"""
+
+# Of each histogram: the ten newest versions, and the ten oldest if they are others; split by slices, the newest only.
+_ENDS = f"""(SELECT min(oldest_version) AS first, max(oldest_version) AS last FROM trajectories
+     WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen')"""
+_PART = """multiIf(
+                sampled_by + 10 > last,
+                if({by:String} != '', slice,
+                   concat('newest: v', toString(greatest(first, last - 9)), ' to v', toString(last))),
+                sampled_by < first + 10 AND {by:String} = '',
+                concat('first: v', toString(first), ' to v', toString(first + 9)),
+                '')"""
+
+
+def _histogram(value: str, bin_: str, rows: str, condition: str) -> str:
+    """Returns a query for the histogram of ``value`` over the columns of ``rows``: series, bin, share, trajectories."""
+    return f"""
+        SELECT series, bin, held / sum(held) OVER (PARTITION BY series) AS share,
+               sum(held) OVER (PARTITION BY series) AS trajectories
+        FROM (
+            SELECT {_PART} AS series, {bin_} AS bin, uniqExact(trajectory_id) AS held
+            FROM (
+                SELECT trajectory_id, assumeNotNull(version) AS sampled_by, {value} AS value, {SLICE} AS slice
+                FROM {rows} WHERE {condition}
+            ) AS sampled CROSS JOIN (
+                SELECT assumeNotNull(first) AS first, assumeNotNull(last) AS last FROM {_ENDS}
+            ) AS ends
+            GROUP BY series, bin
+        )
+        WHERE series != '' ORDER BY bin, series LIMIT {_ROWS}
+    """
+
+
+REWARD = Panel(
+    "reward",
+    "Mean over trajectories by their oldest policy version: training rollouts, and evaluations by label. " + _INTERVAL,
+    clustered_mean(
+        f"""
+            SELECT multiIf({{by:String}} != '', {SLICE}, purpose = 'train' AND role = 'frozen', 'frozen',
+                           purpose = 'train', 'train', evaluation = '', 'evaluate', evaluation) AS series,
+                   version, cluster, normalised AS value
+            FROM {SCORED}
+            WHERE normalised IS NOT NULL AND version IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
+        """,
+        "series, version",
+        "reward",
+        "trajectories",
+    )
+    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
+    title="Reward by policy version",
+    form=Form.LINE,
+    x=_VERSION,
+    values=(Axis("reward", "Reward", Unit.REWARD),),
+    series="series",
+    low="low",
+    high="high",
+    n="trajectories",
+    cuts=CUTS,
+    splits=True,
+    wide=True,
+    empty="No rewards with a policy version. `headrace demo` starts a run; recorded runs (`headrace import FILE`) "
+    "have no policy version and are counted below.",
+)
+
+FALLS = Panel(
+    "falls",
+    f"The largest fall of the reward in each slice: {SPAN} versions from one version on against the {SPAN} before it, "
+    f"with at least {FEW} trajectories on each side. Many places are searched, so a fall of fewer than 4 standard "
+    "errors may be chance. A fall in one slice can hide in a line that rises.",
+    f"""
+        SELECT kind, slice, since, before, after, change, change - {Z} * error AS low, change + {Z} * error AS high,
+               n_before, n_after, round(change / error, 1) AS errors,
+               if(errors < -4, 'clear', 'may be chance') AS verdict
+        FROM (
+            SELECT kind, slice, since, s0 / m0 AS before, s1 / m1 AS after, after - before AS change,
+                   m0 AS n_before, m1 AS n_after,
+                   sqrt({variance_of_sums("before", "q0", "p0", "w0", "m0", "g0")}
+                      + {variance_of_sums("after", "q1", "p1", "w1", "m1", "g1")}) AS error
+            FROM (
+                SELECT kind, slice, sampled_by AS since,
+                       sum(s) OVER earlier AS s0, sum(m) OVER earlier AS m0, sum(q) OVER earlier AS q0,
+                       sum(p) OVER earlier AS p0, sum(w) OVER earlier AS w0, sum(g) OVER earlier AS g0,
+                       sum(s) OVER later AS s1, sum(m) OVER later AS m1, sum(q) OVER later AS q1,
+                       sum(p) OVER later AS p1, sum(w) OVER later AS w1, sum(g) OVER later AS g1
+                FROM (
+                    SELECT kind, slice, sampled_by, sum(t) AS s, sum(k) AS m, sum(t * t) AS q, sum(t * k) AS p,
+                           sum(k * k) AS w, count() AS g
+                    FROM (
+                        SELECT place.1 AS kind, place.2 AS slice, sampled_by, cluster, sum(score) AS t, count() AS k
+                        FROM (
+                            SELECT toInt64(assumeNotNull(version)) AS sampled_by, cluster,
+                                   assumeNotNull(normalised) AS score, {EVERY_SLICE} AS place
+                            FROM {SCORED} WHERE {_TRAINING} AND normalised IS NOT NULL
+                        ) GROUP BY kind, slice, sampled_by, cluster
+                    ) GROUP BY kind, slice, sampled_by
+                )
+                WINDOW earlier AS (PARTITION BY kind, slice ORDER BY sampled_by
+                                   RANGE BETWEEN {SPAN} PRECEDING AND 1 PRECEDING),
+                       later AS (PARTITION BY kind, slice ORDER BY sampled_by
+                                 RANGE BETWEEN CURRENT ROW AND {SPAN - 1} FOLLOWING)
+            )
+            WHERE m0 >= {FEW} AND m1 >= {FEW} AND g0 > 1 AND g1 > 1
+        )
+        WHERE change < 0 AND error > 0
+        ORDER BY change / error LIMIT 1 BY kind, slice LIMIT 50
+    """,
+    title="Falls, by slice",
+    form=Form.TABLE,
+    values=(
+        Axis("kind", "Slice of", Unit.TEXT),
+        Axis("slice", "Slice", Unit.TEXT),
+        Axis("since", "From", Unit.VERSION),
+        Axis("before", "Before", Unit.REWARD),
+        Axis("after", "After", Unit.REWARD),
+        Axis("change", "Change", Unit.REWARD),
+        Axis("errors", "In standard errors", Unit.NUMBER),
+        Axis("n_before", "n before", Unit.COUNT),
+        Axis("n_after", "n after", Unit.COUNT),
+        Axis("verdict", "Verdict", Unit.TEXT),
+    ),
+    low="low",
+    high="high",
+    cuts=CUTS,
+    wide=True,
+    empty="No slice fell between any five versions and the five before them.",
+)
+
+COMPONENTS = Panel(
+    "components",
+    "Weight × value of each component of training rollouts, as a share of the largest possible reward. " + _INTERVAL,
+    clustered_mean(
+        f"""
+            SELECT concat(if(slice = '', '', concat(slice, ': ')), name) AS component, version, cluster,
+                   components[name] * weights[name] / most AS value
+            FROM (
+                SELECT version, cluster, components, weights, assumeNotNull(maximum) AS most,
+                       {SLICE} AS slice, arrayJoin(mapKeys(components)) AS name
+                FROM {SCORED} WHERE {_TRAINING} AND maximum > 0 AND total IS NOT NULL
+            )
+        """,
+        "component, version",
+        "share",
+        "trajectories",
+    )
+    + f" ORDER BY version DESC, component LIMIT {_ROWS}",
+    title="Components of the reward",
+    form=Form.LINE,
+    x=_VERSION,
+    values=(Axis("share", "Contribution", Unit.REWARD),),
+    series="component",
+    low="low",
+    high="high",
+    n="trajectories",
+    cuts=CUTS,
+    splits=True,
+    empty="No scored training rollouts.",
+)
+
+SOURCES = Panel(
+    "sources",
+    "Value of each component before its weight, for each kind of task that the run names. A reward that rises while "
+    "the outcome of one source falls pays for something else. " + _INTERVAL,
+    clustered_mean(
+        f"""
+            SELECT concat(toString(task_source), ': ', name) AS series, version, cluster, components[name] AS value
+            FROM (
+                SELECT version, cluster, task_source, components, arrayJoin(mapKeys(components)) AS name
+                FROM {SCORED} WHERE {_TRAINING} AND total IS NOT NULL AND task_source != ''
+            )
+        """,
+        "series, version",
+        "value",
+        "trajectories",
+    )
+    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
+    title="Components by task source",
+    form=Form.LINE,
+    x=_VERSION,
+    values=(Axis("value", "Value of the component", Unit.NUMBER),),
+    series="series",
+    low="low",
+    high="high",
+    n="trajectories",
+    cuts=CUTS,
+    empty="No task of this run names its source (`source` in the task's data).",
+)
+
+REWARD_DISTRIBUTION = Panel(
+    "reward_distribution",
+    "Training rollouts by reward, in steps of 0.05: the ten newest versions and the ten first.",
+    _histogram(
+        "assumeNotNull(normalised)",
+        "round(floor(least(value, 0.9999) * 20) / 20, 2)",
+        SCORED,
+        f"{_TRAINING} AND normalised IS NOT NULL",
+    ),
+    title="Distribution of the reward",
+    form=Form.DISTRIBUTION,
+    x=Axis("bin", "Reward from", Unit.REWARD),
+    values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
+    series="series",
+    n="trajectories",
+    cuts=CUTS,
+    splits=True,
+    empty="No scored training rollouts.",
+)
+
+LENGTHS = Panel(
+    "lengths",
+    "Mean number of tokens that the model sampled in a training rollout. " + _INTERVAL,
+    clustered_mean(
+        f"""
+            SELECT if({{by:String}} = '', 'sampled tokens', {SLICE}) AS series, version, cluster,
+                   toFloat64(sampled_tokens) AS value
+            FROM {_ASSEMBLED}
+        """,
+        "series, version",
+        "tokens",
+        "trajectories",
+    )
+    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
+    title="Length by policy version",
+    form=Form.LINE,
+    x=_VERSION,
+    values=(Axis("tokens", "Sampled tokens", Unit.TOKENS),),
+    series="series",
+    low="low",
+    high="high",
+    n="trajectories",
+    cuts=CUTS,
+    splits=True,
+    empty="No training rollouts with a policy version.",
+)
+
+LENGTH_DISTRIBUTION = Panel(
+    "length_distribution",
+    "Training rollouts by sampled tokens, in powers of two: the ten newest versions and the ten first.",
+    _histogram("sampled_tokens", "if(value = 0, 0, toUInt64(exp2(floor(log2(value)))))", _ASSEMBLED, "1"),
+    title="Distribution of lengths",
+    form=Form.DISTRIBUTION,
+    x=Axis("bin", "Sampled tokens from", Unit.TOKENS),
+    values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
+    series="series",
+    n="trajectories",
+    cuts=CUTS,
+    splits=True,
+    empty="No training rollouts with a policy version.",
+)
+
+TOOLS = Panel(
+    "tools",
+    "Share of the calls of each tool that failed, in training rollouts. Calls that never returned count as calls. "
+    + _INTERVAL,
+    clustered_mean(
+        f"""
+            SELECT if(slice = '', tool, slice) AS series, version, cluster, status = 'error' AS value
+            FROM (
+                SELECT version, cluster, arrayJoin(arrayZip(call_tools, call_statuses)) AS call,
+                       toString(call.1) AS tool, call.2 AS status,
+                       if({{by:String}} IN ('', 'tool'), '', {SLICE}) AS slice
+                FROM {_ASSEMBLED}
+            )
+            WHERE {{tool:String}} = '' OR tool = {{tool:String}}
+        """,
+        "series, version",
+        "failed",
+        "calls",
+    )
+    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
+    title="Failed tool calls",
+    form=Form.LINE,
+    x=_VERSION,
+    values=(Axis("failed", "Share that failed", Unit.SHARE),),
+    series="series",
+    low="low",
+    high="high",
+    n="calls",
+    cuts=CUTS,
+    splits=True,
+    empty="No tool calls of training rollouts.",
+)
+
+CHOICES = Panel(
+    "choices",
+    f"The slices of the run with their trajectories, at most {MAX_CHOICES} of a kind: those with the most.",
+    f"""
+        SELECT place.1 AS kind, place.2 AS slice, uniqExact(trajectory_id) AS trajectories
+        FROM (SELECT trajectory_id, {EVERY_SLICE} AS place FROM trajectories WHERE {OF_RUN})
+        WHERE kind != 'all' GROUP BY kind, slice ORDER BY kind, trajectories DESC, slice LIMIT {MAX_CHOICES} BY kind
+    """,
+    title="Slices",
+    form=Form.DATA,
+    values=(
+        Axis("kind", "Slice of", Unit.TEXT),
+        Axis("slice", "Slice", Unit.TEXT),
+        Axis("trajectories", "Trajectories", Unit.COUNT),
+    ),
+)

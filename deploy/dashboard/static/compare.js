@@ -1,0 +1,118 @@
+// The page that compares two sides: ranges of policy versions of one run or of two.
+"use strict";
+
+const SIDES = { a: "A", b: "B" };
+const signed = (format) => (value) => (value == null ? "–" : (value < 0 ? "−" : "+") + format(Math.abs(value)));
+
+// A difference with its interval: clear if the interval does not hold 0.
+function drawCompared(panel, held) {
+  const rows = rowsOf(panel);
+  if (!rows.length) return held.body.replaceChildren(element("div", { className: "empty" }, held.spec.empty));
+  const head = ["Measure", "A", "B", "B − A", "95 % interval", "", "n of A", "n of B"].map((name, at) => element("th", { scope: "col", className: at ? "value" : "" }, name));
+  const reach = Math.max(...rows.map((row) => relative(row)).filter(Number.isFinite), 1e-9);
+  held.body.replaceChildren(element("div", { className: "scroll", tabIndex: 0 }, element("table", { className: "list" }, element("thead", {}, element("tr", {}, ...head)),
+    element("tbody", {}, ...rows.map((row) => {
+      const one = [row.a, row.b, row.n_a, row.n_b].some((value) => value == null || value === 0);
+      const clear = !one && row.low != null && (row.low > 0 || row.high < 0);
+      const line = element("tr", { className: Math.min(row.n_a, row.n_b) < FEW ? "few" : "" }, element("td", {}, row.measure),
+        element("td", { className: "value" }, row.n_a ? formats.number(row.a) : "–"), element("td", { className: "value" }, row.n_b ? formats.number(row.b) : "–"),
+        element("td", { className: "value" }, one ? "–" : signed(formats.number)(row.difference)),
+        element("td", { className: "value" }, one || row.low == null ? "–" : `${formats.number(row.low)} to ${formats.number(row.high)}`),
+        element("td", { className: "whisker" }, one || row.low == null ? "" : whisker(row, reach)),
+        element("td", { className: "value" }, formats.count(row.n_a)), element("td", { className: "value" }, formats.count(row.n_b)));
+      if (clear) line.dataset.clear = row.difference > 0 ? "more" : "less";
+      return line;
+    })))));
+}
+
+// Measures have different units: differences are drawn relative to the mean of A, or of B if that is 0.
+const base = (row) => Math.max(Math.abs(row.a), Math.abs(row.b)) || 1;
+const relative = (row) => Math.min(2, Math.max(Math.abs(row.low ?? 0), Math.abs(row.high ?? 0)) / base(row));
+
+function whisker(row, reach) {
+  const at = (value) => 50 + 50 * Math.max(-1, Math.min(1, value / base(row) / reach));
+  const box = element("div", { className: "range" });
+  const bar = element("i");
+  bar.style.left = at(row.low) + "%";
+  bar.style.width = Math.max(1, at(row.high) - at(row.low)) + "%";
+  const dot = element("b");
+  dot.style.left = at(row.difference) + "%";
+  box.append(bar, dot);
+  return box;
+}
+
+function drawScore(panel) {
+  const [score] = rowsOf(panel);
+  const interval = score?.low == null ? "" : `95 % interval ${signed(formats.share)(score.low)} to ${signed(formats.share)(score.high)}`;
+  byId("tiles").replaceChildren(
+    tile("B wins", String(score.b_wins), `of ${score.tasks.toLocaleString("en-US")} tasks on both sides`),
+    tile("A wins", String(score.a_wins), `of ${score.tasks.toLocaleString("en-US")} tasks on both sides`),
+    tile("Ties", String(score.ties), "means within 0.01"),
+    tile("Reward, B − A", score.tasks ? signed(formats.share)(score.mean) : "–", score.tasks ? `${interval || "one task"}; mean over tasks` : "no task on both sides"),
+  );
+}
+
+// The controls: for each side a run and its first and last version.
+function drawSides(runs) {
+  const chosen = query();
+  const rows = rowsOf(runs);
+  const form = byId("sides");
+  const wanted = JSON.stringify([rows.map((row) => row.run), chosen.toString()]);
+  if (form.dataset.drawn === wanted) return;
+  form.dataset.drawn = wanted;
+  const list = element("datalist", { id: "known-runs" }, ...rows.map((row) => new Option(`v${row.first} to v${row.last}`, row.run)));
+  const sides = Object.entries(SIDES).map(([side, title]) => {
+    const input = (name, label, properties) => {
+      const field = element("input", { name: `${side}_${name}`, value: chosen.get(`${side}_${name}`) ?? "", autocomplete: "off", ...properties });
+      if (name === "run") field.setAttribute("list", "known-runs");
+      return element("label", {}, label + " ", field);
+    };
+    return element("fieldset", {}, element("legend", {}, "Side " + title), input("run", "Run", { type: "text", required: true }),
+      input("from", "From version", { type: "number", min: 0 }), input("to", "to", { type: "number", min: 0 }));
+  });
+  const kind = element("select", { name: "kind" }, new Option("training rollouts", "train"), new Option("evaluations", "evaluate"));
+  kind.value = chosen.get("kind") || "train";
+  const swap = element("button", { type: "button" }, "Swap sides");
+  swap.addEventListener("click", () => choose(Object.fromEntries(["run", "from", "to"].flatMap((name) => [[`a_${name}`, query().get(`b_${name}`)], [`b_${name}`, query().get(`a_${name}`)]]))));
+  form.replaceChildren(...sides, element("label", {}, "Of ", kind), element("button", { type: "submit" }, "Compare"), swap, list);
+}
+
+// Without a choice: the first versions of the newest run, or of the run in the address, against its last.
+function chooseDefaults(runs) {
+  const chosen = query();
+  if (chosen.get("a_run") || chosen.get("b_run")) return false;
+  const rows = rowsOf(runs);
+  const row = rows.find((each) => each.run === chosen.get("run")) ?? rows[0];
+  if (!row) return false;
+  const span = Math.min(4, Math.floor((row.last - row.first) / 2));
+  choose({ run: null, a_run: row.run, a_from: row.first, a_to: row.first + span, b_run: row.run, b_from: row.last - span, b_to: row.last }, { replace: true });
+  return true;
+}
+
+const task = (side) => (row) => "/explore?" + new URLSearchParams({ run: query().get(`${side}_run`) ?? "", task: row.task_id, from: query().get(`${side}_from`) ?? "", to: query().get(`${side}_to`) ?? "" });
+
+const OVERRIDES = {
+  rewards: { draw: drawCompared },
+  lengths: { draw: drawCompared },
+  tools: { draw: drawCompared },
+  tasks: { search: "Search tasks", links: { a: task("a"), b: task("b") } },
+  reward_distribution: { options: { colours: { A: "--c1", B: "--c0" } } },
+  length_distribution: { options: { colours: { A: "--c1", B: "--c0" } } },
+};
+
+byId("sides").addEventListener("submit", (event) => {
+  event.preventDefault();
+  choose(Object.fromEntries(new FormData(event.target)));
+});
+
+specifications("/compare").then((specs) => {
+  const cards = new Cards(byId("cards"), [...specs.values()].filter((spec) => !["figures", "data"].includes(spec.form)), OVERRIDES);
+  livePage(({ panels }) => {
+    if (chooseDefaults(panels.runs)) return;
+    drawSides(panels.runs);
+    drawScore(panels.score);
+    const parameters = Object.fromEntries(query());
+    cards.select(parameters, 0);
+    cards.draw(panels);
+  });
+}).catch(unreachable);

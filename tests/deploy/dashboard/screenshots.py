@@ -1,0 +1,63 @@
+"""Photographs the dashboard's pages with a run whose rows are made by the fold, dark and light, wide and narrow.
+
+    python -m tests.deploy.dashboard.screenshots OUT [--clickhouse URL] [--run RUN]
+
+Without --clickhouse an engine of its own is filled with the run of ``folded`` and the seeded one.
+"""
+
+import argparse
+from pathlib import Path
+
+from headrace.streams.clickhouse.database import open_client
+from tests.benchmarks.bench_sink import clickhouse
+from tests.deploy.dashboard.folded import fill_cut_run
+from tests.deploy.dashboard.seed import seed_run
+from tests.deploy.dashboard.served import served
+from tests.deploy.dashboard.test_pages import browser_page
+
+SIZES = ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark"))
+VIEWS = {
+    "overview": ("/?run={run}", "#reward canvas"),
+    "overview-by-source": ("/?run=cut&by=source&smooth=5", "#reward canvas"),
+    "trainer": ("/trainer?run={run}", "#reward canvas"),
+    "compare": ("/compare?run={run}", "#rewards tbody tr"),
+    "explore": ("/explore?run={run}", "#trajectories tbody tr"),
+    "mistyped": ("/?run=risng", "#problem:not([hidden])"),
+}
+
+
+def photograph(url: str, out: Path, run: str) -> None:
+    """Write a picture of each view in each size to ``out``. Raises ``RuntimeError`` if a page is wider than its screen
+    or complains."""
+    out.mkdir(parents=True, exist_ok=True)
+    for width, scheme in SIZES:
+        with browser_page(width, scheme) as (page, complaints):
+            for name, (path, ready) in VIEWS.items():
+                page.goto(url + path.format(run=run))
+                page.locator(ready).first.wait_for()
+                page.wait_for_timeout(300)
+                page.screenshot(path=out / f"{name}-{width}-{scheme}.png", full_page=True)
+                across = page.evaluate("document.documentElement.scrollWidth")
+                if across > width or complaints:
+                    raise RuntimeError(f"{name} at {width} {scheme}: {across} pixels wide, {complaints}")
+
+
+def main() -> None:
+    """Fill, serve, photograph."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--clickhouse")
+    parser.add_argument("--run", default="rising")
+    options = parser.parse_args()
+    with clickhouse(options.clickhouse) as (url, _):
+        if options.clickhouse is None:
+            client = open_client(url)
+            fill_cut_run(client)
+            seed_run(client, "rising", versions=40)
+            client.close()
+        with served(url) as address:
+            photograph(address, options.out, options.run)
+
+
+if __name__ == "__main__":
+    main()

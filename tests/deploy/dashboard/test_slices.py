@@ -1,0 +1,203 @@
+"""Charts cut by slices: what happens in one slice is visible, with its certainty."""
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from headrace.deploy.dashboard.certainty import FEW, Z
+from headrace.deploy.dashboard.pages import PAGES
+from headrace.deploy.dashboard.panel import Form, read_panel
+from headrace.deploy.dashboard.selection import selection
+from headrace.deploy.dashboard.slices import NONE, SLICES
+from headrace.streams.clickhouse.database import open_client
+from tests.deploy.dashboard.folded import CUT_FROM, CUT_SOURCE, GROUPS, SIZE, SOURCES, TOOLS, VERSIONS, fill_cut_run
+
+pytestmark = pytest.mark.clickhouse
+OVERVIEW, COMPARE, EXPLORE = PAGES[0], PAGES[2], PAGES[3]
+
+
+class Pages:
+    """Reads panels of pages whose tables hold the run ``cut``."""
+
+    def __init__(self, url: str) -> None:
+        self._client = open_client(url)
+        self.trajectories = fill_cut_run(self._client)
+
+    def rows(self, name: str, page: int = 0, **chosen: str) -> list[dict[str, Any]]:
+        (panel,) = (panel for panel in PAGES[page].panels if panel.name == name)
+        given = {"run": "cut", **chosen} if page != 2 else chosen
+        columns = read_panel(self._client, panel, selection(PAGES[page].parameters, given))
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture(scope="module")
+def pages(clickhouse: str) -> Iterator[Pages]:
+    pages = Pages(clickhouse)
+    yield pages
+    pages.close()
+
+
+def test_a_cut_in_one_source_shows_where_the_line_of_all_rises(pages: Pages) -> None:
+    means = {row["version"]: row["reward"] for row in pages.rows("reward")}
+    before, after = ([means[version] for version in span] for span in (range(35, 40), range(40, 45)))
+    assert fmean(after) > fmean(before)  # the overview's line rises over the cut
+
+    clear = [row for row in pages.rows("falls") if row["verdict"] == "clear"]
+    assert (clear[0]["kind"], clear[0]["slice"], clear[0]["since"]) == ("source", CUT_SOURCE, CUT_FROM)
+    assert {row["slice"] for row in clear if row["kind"] == "source"} == {CUT_SOURCE}
+    assert clear[0]["low"] < clear[0]["change"] < clear[0]["high"] < 0
+    assert "all" not in {row["kind"] for row in clear}
+
+
+def test_a_chart_split_by_source_has_a_line_for_each_and_the_fall_in_one(pages: Pages) -> None:
+    rows = pages.rows("reward", by="source")
+    assert {row["series"] for row in rows} == set(SOURCES)
+    change = {}
+    for source in SOURCES:
+        means = {row["version"]: row["reward"] for row in rows if row["series"] == source}
+        change[source] = fmean(means[v] for v in range(40, 45)) - fmean(means[v] for v in range(35, 40))
+    assert {source for source, difference in change.items() if difference < 0} == {CUT_SOURCE}
+
+
+def test_a_chart_cut_to_a_slice_counts_only_its_trajectories(pages: Pages) -> None:
+    assert sum(row["trajectories"] for row in pages.rows("reward")) == pages.trajectories
+    slices: tuple[tuple[dict[str, Any], float], ...] = (
+        ({"source": CUT_SOURCE}, 1 / len(SOURCES)),
+        ({"tool": "read"}, 1 / 2),
+        ({"tenant": "tenant-0"}, 1 / GROUPS),
+        ({"source": CUT_SOURCE, "tool": "read"}, 1 / len(SOURCES) / 2),
+        ({"length": "under 64"}, 1 / 2),
+        ({"agent": "shop"}, 1),
+        ({"harness": "h1"}, 1),
+        ({"agent": NONE}, 0),
+    )
+    for chosen, share in slices:
+        for name, n in (("reward", "trajectories"), ("lengths", "trajectories"), ("tools", "calls")):
+            found = sum(row[n] for row in pages.rows(name, **chosen))
+            assert found == pages.trajectories * share, (name, chosen)
+        fates = sum(row["trajectories"] for row in pages.rows("fates", **chosen))
+        assert fates == pages.trajectories * share
+
+
+def test_the_parts_of_a_split_are_the_whole(pages: Pages) -> None:
+    for each in SLICES:
+        rows = pages.rows("reward", by=each.name)
+        assert sum(row["trajectories"] for row in rows) == pages.trajectories, each.name
+        shares = pages.rows("reward_distribution", by=each.name)
+        for series in {row["series"] for row in shares}:
+            assert sum(row["share"] for row in shares if row["series"] == series) == pytest.approx(1)
+
+
+def test_the_choices_are_the_slices_of_the_run(pages: Pages) -> None:
+    choices = pages.rows("choices")
+    assert {row["slice"] for row in choices if row["kind"] == "source"} == set(SOURCES)
+    assert {row["slice"]: row["trajectories"] for row in choices if row["kind"] == "tool"} == dict.fromkeys(
+        TOOLS, pages.trajectories // 2
+    )
+
+
+def test_an_interval_takes_the_attempts_at_a_task_together(pages: Pages) -> None:
+    # The clustered error of a version's mean, computed here from the rewards of the same trajectories.
+    rows = [row for row in pages.rows("trajectories", 3, limit="5000") if row["version"] == 33]
+    rewards: dict[str, list[float]] = {}
+    for row in rows:
+        rewards.setdefault(row["group_id"], []).append(row["reward"])
+    mean, count = fmean(row["reward"] for row in rows), len(rows)
+    clusters = len(rewards)
+    residuals = [sum(value - mean for value in values) for values in rewards.values()]
+    error = (sum(each**2 for each in residuals) * clusters / (clusters - 1)) ** 0.5 / count
+    (point,) = (row for row in pages.rows("reward") if row["version"] == 33)
+    assert (point["trajectories"], point["clusters"]) == (count, clusters)
+    assert point["reward"] == pytest.approx(mean)
+    assert point["high"] - point["low"] == pytest.approx(2 * Z * error)
+
+
+def test_a_single_task_has_no_interval_and_few_trajectories_are_told(pages: Pages) -> None:
+    rows = pages.rows("reward", source=CUT_SOURCE, tenant="tenant-0")
+    assert {(row["low"], row["high"], row["trajectories"]) for row in rows} == {(None, None, SIZE)}
+    assert SIZE < FEW
+
+
+def test_tools_that_fail_show_by_tool(pages: Pages) -> None:
+    failed = {(row["series"], row["version"]): row["failed"] for row in pages.rows("tools")}
+    assert failed["read", VERSIONS[0]] == 0
+    assert failed["read", VERSIONS[-1]] == 1
+    assert {failed["search", version] for version in VERSIONS} == {0}
+
+
+def test_distributions_compare_the_newest_versions_with_the_first(pages: Pages) -> None:
+    rows = pages.rows("length_distribution")
+    assert {row["series"] for row in rows} == {"newest: v40 to v49", "first: v30 to v39"}
+    assert {(row["bin"], row["share"]) for row in rows} == {(16, 0.5), (64, 0.5)}
+
+
+def test_two_ranges_of_versions_are_compared_by_component_tool_and_task(pages: Pages) -> None:
+    sides = {"a_run": "cut", "a_from": "35", "a_to": "39", "b_run": "cut", "b_from": "40", "b_to": "44"}
+    measures = {row["measure"]: row for row in pages.rows("rewards", 2, **sides)}
+    assert set(measures) == {"reward", "component score"}
+    assert measures["reward"]["n_a"] == measures["reward"]["n_b"] == pages.trajectories / 4
+    assert measures["reward"]["difference"] == pytest.approx(measures["reward"]["b"] - measures["reward"]["a"])
+    lengths = {row["measure"]: row for row in pages.rows("lengths", 2, **sides)}
+    assert lengths["sampled tokens"]["a"] == lengths["sampled tokens"]["b"] == 70
+    assert lengths["calls of read"]["a"] == 0.5
+    tools = {row["measure"]: row for row in pages.rows("tools", 2, **sides)}
+    assert (tools["read"]["a"], tools["read"]["b"], tools["search"]["b"]) == (0, 1, 0)
+    (score,) = pages.rows("score", 2, **sides)
+    tasks = {row["task_id"]: row for row in pages.rows("tasks", 2, **sides)}
+    assert (score["tasks"], score["a_wins"], score["b_wins"]) == (len(SOURCES) * GROUPS, GROUPS, 4 * GROUPS)
+    assert {name for name, row in tasks.items() if row["verdict"] == "A wins"} == {
+        f"{CUT_SOURCE}-{group}" for group in range(GROUPS)
+    }
+    assert score["mean"] == pytest.approx(fmean(row["difference"] for row in tasks.values()))
+
+
+def test_a_side_without_trajectories_has_no_difference(pages: Pages) -> None:
+    sides = {"a_run": "cut", "a_to": "39", "b_run": "none"}
+    (reward, *_) = (row for row in pages.rows("rewards", 2, **sides) if row["measure"] == "reward")
+    assert (reward["n_a"], reward["n_b"]) == (pages.trajectories / 2, 0)
+    assert (reward["b"], reward["difference"]) == (None, None)
+    (score,) = pages.rows("score", 2, **sides)
+    assert score["tasks"] == 0
+
+
+def test_trajectories_are_listed_by_filters_in_an_order_and_bounded(pages: Pages) -> None:
+    rows = pages.rows("trajectories", 3, source=CUT_SOURCE, **{"from": "40", "to": "44"}, sort="reward", order="rising")
+    assert len(rows) == 5 * GROUPS * SIZE
+    assert [row["reward"] for row in rows] == sorted(row["reward"] for row in rows)
+    assert {(row["source"], row["matching"]) for row in rows} == {(CUT_SOURCE, len(rows))}
+    some = pages.rows("trajectories", 3, limit="7", sort="version")
+    assert len(some) == 7
+    assert {(row["version"], row["matching"]) for row in some} == {(VERSIONS[-1], pages.trajectories)}
+    (one,) = pages.rows("trajectories", 3, id=rows[0]["trajectory_id"])
+    assert one["trajectory_id"] == rows[0]["trajectory_id"]
+    low = pages.rows("trajectories", 3, most="0.3", limit="5000")
+    assert low
+    assert all(row["reward"] <= 0.3 for row in low)
+    waiting = pages.rows("trajectories", 3, fate="waiting", limit="5000")
+    assert {row["fate"] for row in waiting} == {"waiting"}
+    assert pages.rows("trajectories", 3, task="no such task") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path or "/")
+def test_every_column_that_a_specification_names_is_in_the_result(pages: Pages, page: Any) -> None:
+    at = PAGES.index(page)
+    sides = {"a_run": "cut", "b_run": "cut"} if at == 2 else {}
+    for panel in page.panels:
+        columns = {
+            *(axis.column for axis in (panel.x, *panel.values) if axis),
+            panel.series,
+            panel.low,
+            panel.high,
+            panel.n,
+        }
+        rows = pages.rows(panel.name, at, **sides)
+        if rows:
+            assert columns - {""} <= rows[0].keys(), panel.name
+        if panel.form in (Form.LINE, Form.STEPS, Form.BARS, Form.DISTRIBUTION):
+            assert panel.x, panel.name
+            assert panel.values, panel.name
