@@ -198,6 +198,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=_COMPARED_COLUMNS,
         low="low",
         high="high",
+        wide=True,
         empty="No trajectories on these two sides.",
     ),
     Panel(
@@ -213,6 +214,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=_COMPARED_COLUMNS,
         low="low",
         high="high",
+        wide=True,
         empty="No tool calls on these two sides.",
     ),
     Panel(

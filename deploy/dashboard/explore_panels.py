@@ -50,8 +50,7 @@ EXPLORE_PANELS: tuple[Panel, ...] = (
     CHOICES,
     Panel(
         "trajectories",
-        "Assembled trajectories that match the filters above; how many match in all is in the column matching. The "
-        "address of the page holds the filters.",
+        "Assembled trajectories that match the filters above. The address of the page holds the filters.",
         f"""
         SELECT trajectory_id, run, agent, task_source AS source, tenant, harness_version AS harness, task_id, group_id,
                version, reward, outcome, fate, reason, nullIf(step, 0) AS step, advantage, turns, sampled_tokens,

@@ -106,7 +106,7 @@ FALLS = Panel(
                        sum(p) OVER later AS p1, sum(w) OVER later AS w1, sum(g) OVER later AS g1
                 FROM (
                     SELECT kind, slice, sampled_by, sum(t) AS s, sum(k) AS m, sum(t * t) AS q, sum(t * k) AS p,
-                           sum(k * k) AS w, count() AS g
+                           sum(k * k) AS w, count() AS g, uniqExact(slice) OVER (PARTITION BY kind) AS slices
                     FROM (
                         SELECT place.1 AS kind, place.2 AS slice, sampled_by, cluster, sum(score) AS t, count() AS k
                         FROM (
@@ -116,6 +116,7 @@ FALLS = Panel(
                         ) GROUP BY kind, slice, sampled_by, cluster
                     ) GROUP BY kind, slice, sampled_by
                 )
+                WHERE kind = 'all' OR slices > 1  -- a kind with one slice repeats the run
                 WINDOW earlier AS (PARTITION BY kind, slice ORDER BY sampled_by
                                    RANGE BETWEEN {SPAN} PRECEDING AND 1 PRECEDING),
                        later AS (PARTITION BY kind, slice ORDER BY sampled_by

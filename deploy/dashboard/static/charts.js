@@ -50,11 +50,12 @@ function pivot(rows, xKey, seriesKey, yKey, order = [], others = []) {
   return { xs, names, arrays: aligned(yKey), others: others.map((key) => (key ? aligned(key) : null)) };
 }
 
-// Mean of each value and its neighbours within `span` values in all, weighted by their number of observations.
+// Mean of each value and its neighbours within `span` values in all, weighted by their number of observations, and how
+// many observations each mean rests on: { means, sizes }.
 function smoothed(values, weights, span) {
   const side = Math.floor(span / 2);
-  return values.map((value, at) => {
-    if (value == null) return null;
+  const sizes = [];
+  const means = values.map((value, at) => {
     let [sum, weight] = [0, 0];
     for (let near = Math.max(0, at - side); near <= Math.min(values.length - 1, at + side); near++) {
       if (values[near] == null) continue;
@@ -62,8 +63,10 @@ function smoothed(values, weights, span) {
       sum += values[near] * w;
       weight += w;
     }
-    return weight ? sum / weight : value;
+    sizes.push(weight);
+    return value == null || !weight ? value : sum / weight;
   });
+  return { means, sizes };
 }
 
 class Chart {
@@ -117,8 +120,10 @@ class Chart {
     this.raw = arrays;
     this.certainty = { low: smooth > 1 ? null : low, high: smooth > 1 ? null : high, n };
     this.bounds = low && high ? { low, high } : null;
-    const lines = smooth > 1 ? arrays.map((values, at) => smoothed(values, n?.[at], smooth)) : arrays;
-    this.points = smooth > 1 ? arrays : null;
+    const smoothing = smooth > 1 ? arrays.map((values, at) => smoothed(values, n?.[at], smooth)) : null;
+    const lines = smoothing ? smoothing.map(({ means }) => means) : arrays;
+    this.sizes = n && smoothing ? smoothing.map(({ sizes }) => sizes) : n;
+    this.points = smoothing ? arrays : null;
     const data = [xs, ...(stacked ? cumulate(arrays) : lines)];
     const signature = JSON.stringify([names, Boolean(n), matchMedia("(prefers-color-scheme: dark)").matches]);
     const drawn = JSON.stringify([data, this.certainty]);
@@ -314,7 +319,7 @@ class Chart {
       const values = u.data[at + 1];
       const known = xs.map((_, x) => x).filter((x) => values[x] != null);
       const place = (x, column = values) => [u.valToPos(xs[x], "x", true), u.valToPos(column[x], "y", true)];
-      const faded = (x) => n[at][x] != null && n[at][x] < FEW;
+      const faded = (x) => this.sizes[at][x] != null && this.sizes[at][x] < FEW;
       u.ctx.strokeStyle = u.ctx.fillStyle = this.colourOf(at);
       u.ctx.lineWidth = (this.options.widths?.[name] ?? 2) * devicePixelRatio;
       for (let each = 1; each < known.length; each++) {

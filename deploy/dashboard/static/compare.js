@@ -12,7 +12,7 @@ function drawCompared(panel, held) {
   const reach = Math.max(...rows.map((row) => relative(row)).filter(Number.isFinite), 1e-9);
   held.body.replaceChildren(element("div", { className: "scroll", tabIndex: 0 }, element("table", { className: "list" }, element("thead", {}, element("tr", {}, ...head)),
     element("tbody", {}, ...rows.map((row) => {
-      const one = [row.a, row.b, row.n_a, row.n_b].some((value) => value == null || value === 0);
+      const one = !row.n_a || !row.n_b;
       const clear = !one && row.low != null && (row.low > 0 || row.high < 0);
       const line = element("tr", { className: Math.min(row.n_a, row.n_b) < FEW ? "few" : "" }, element("td", {}, row.measure),
         element("td", { className: "value" }, row.n_a ? formats.number(row.a) : "–"), element("td", { className: "value" }, row.n_b ? formats.number(row.b) : "–"),

@@ -227,7 +227,7 @@ def test_a_card_shows_its_rows_its_sql_and_its_files(dashboard: str, clickhouse_
         page.click("#reward details.data summary")
         sql = page.locator("#reward pre").inner_text()
         shown = page.locator("#reward .rows tbody tr").count()
-        assert len(open_client(clickhouse_reader).query(sql).result_rows) == shown == 24
+        assert len(open_client(clickhouse_reader).query(sql).result_rows) == shown == 25  # two sources, and once none
         with page.expect_download() as download:
             page.click("#reward details.data >> text=CSV")
         assert len(Path(download.value.path()).read_text().splitlines()) == 1 + shown
