@@ -1,20 +1,27 @@
 """Times of the dashboard's panels and of the questions of QUESTIONS.md on many events, and the size of the tables.
 
-    python -m tests.benchmarks.bench_tables [--events 1000000] [--repeats 20] [--clickhouse URL]
+    python -m tests.benchmarks.bench_tables [--events 1000000] [--repeats 20] [--idle 30] [--clickhouse URL]
 
 20 events per trajectory, groups of eight, versions 0 to 39 over three weeks. Trajectories, rewards, training groups and
 rejections are made by the fold: the events go through the topology in memory, and all records through the sink's
 conversion and insert. Only steps and feedback are made here, because no trainer and no user runs.
 
 Each query is sent through the HTTP front by the read-only account's way; wall time is the client's, processor time that
-of the ClickHouse process. On a machine that does other work, processor time counts. Prints a Markdown table.
+of the ClickHouse process. On a machine that does other work, processor time counts. Prints a Markdown table, and then,
+for each page that is open while nothing is written, the processor time of the dashboard and of ClickHouse as a share of
+a core over --idle seconds.
 """
 
 import argparse
+import os
 import random
 import re
+import socket
 import statistics
+import subprocess
+import sys
 import time
+import urllib.request
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +33,7 @@ import psutil
 from headrace.deploy.dashboard.changes import read_versions
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.selection import selection
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.ids import derived_id, uuid7
@@ -203,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--clickhouse")
     options = parser.parse_args()
     with clickhouse(options.clickhouse) as (url, server):
@@ -224,6 +233,50 @@ def main() -> None:
         for path, sql, parameters in _queries():
             _report(path, partial(client.query, sql, parameters=parameters), options.repeats, server)
         _report("the look for changes, each two seconds of an idle page", partial(read_versions, client), 50, server)
+        print("\n| page, open and idle | dashboard, % of a core | ClickHouse, % of a core |\n|---|---|---|")
+        for page in PAGES:
+            dashboard, engine = _idle(
+                url, f"{page.path}/stream?run={RUN}&a_run={RUN}&b_run={RUN}", options.idle, server
+            )
+            print(f"| {page.path or '/'} | {100 * dashboard:.1f} | {100 * engine:.1f} |", flush=True)
+
+
+def _idle(clickhouse_url: str, path: str, seconds: float, server: list[psutil.Process]) -> tuple[float, float]:
+    """Processor seconds per second of a dashboard with one open page, and of ClickHouse, after the first snapshot."""
+    port = free_port()
+    env = {**os.environ, "HEADRACE_CLICKHOUSE": clickhouse_url, "HEADRACE_DASHBOARD_PORT": str(port)}
+    argv = [sys.executable, "-m", "headrace.deploy.cli", "worker", "dashboard"]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: is_listening(port), 120)
+            with urllib.request.urlopen(f"http://{HOST}:{port}{path}") as stream:
+                for line in stream:
+                    # The second look finds nothing new, or merges that were still in progress.
+                    if line == b"event: same\n":
+                        break
+                dashboard, engine = [psutil.Process(process.pid)], server
+                before, begun = (cpu_s(dashboard), cpu_s(engine)), time.monotonic()
+                while time.monotonic() - begun < seconds:
+                    stream.readline()
+                spent = time.monotonic() - begun
+                return (cpu_s(dashboard) - before[0]) / spent, (cpu_s(engine) - before[1]) / spent
+        finally:
+            process.terminate()
+
+
+def is_listening(port: int) -> bool:
+    """Whether something accepts connections at ``port``."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def wait_until(done: Callable[[], bool], seconds: float) -> None:
+    """Wait until ``done``; raises ``TimeoutError`` after ``seconds``."""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            raise TimeoutError(f"not ready after {seconds:g} s")
+        time.sleep(0.2)
 
 
 def _queries() -> Iterator[tuple[str, str, dict[str, str]]]:
