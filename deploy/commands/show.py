@@ -9,7 +9,8 @@ from headrace.deploy.terminal import print_json, print_line, print_lines
 from headrace.schemas.safe_text import printable
 
 if TYPE_CHECKING:
-    from headrace.deploy.transcript.page import Decode, Fragment
+    from headrace.deploy.transcript.decoding import Decode
+    from headrace.deploy.transcript.page import Fragment
     from headrace.schemas.records.trajectory import Trajectory
     from headrace.trainer.provenance.trace import Trace
 

@@ -8,6 +8,7 @@ from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import Panel
 from headrace.deploy.dashboard.selection import COMPARED, EXPLORED, RUN, SLICED, Parameter
 from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
+from headrace.deploy.dashboard.watch_panels import WATCH_PANELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Page:
 PAGES: tuple[Page, ...] = (
     Page("", "index.html", PANELS, parameters=SLICED),
     Page("/trainer", "trainer.html", TRAINER_PANELS, one_run=True),
+    Page("/watch", "watch.html", WATCH_PANELS),
     Page("/compare", "compare.html", COMPARE_PANELS, parameters=COMPARED),
     Page("/explore", "explore.html", EXPLORE_PANELS, parameters=EXPLORED),
 )

@@ -6,6 +6,8 @@ GET /api/panels            the specifications of the panels, with their SQL
 GET /api/panels/NAME?run=R one panel; with format=csv or format=parquet as a file
 GET /stream?run=R          the snapshot, and then the panels that have changed
 GET /api/metrics           meaning and warning threshold of each metric of a step
+GET /trajectory/ID …       pages about single records: see ``record_pages``
+POST /api/watch/acknowledge  see ``acknowledging``
 
 The parameters of a page are in its URL (``selection``); its routes take the same.
 
@@ -30,11 +32,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.deploy.dashboard.acknowledging import Acknowledging
+from headrace.deploy.dashboard.decoders import Decoders
 from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import specification
+from headrace.deploy.dashboard.record_pages import RECORD_PAGES, RecordPages
+from headrace.deploy.dashboard.responses import HEADERS as _HEADERS
 from headrace.deploy.dashboard.selection import MAX_ROWS, MAX_TEXT, SelectionError, selection
 from headrace.deploy.dashboard.snapshots import PageSnapshots, Snapshot
+from headrace.deploy.dashboard.source import Source
 from headrace.deploy.system.http_server import serve
 from headrace.trainer.learning.metric_registry import METRICS
 
@@ -46,15 +53,6 @@ MAX_STREAMS = 64
 
 PAGE_PATHS = frozenset(page.path or "/" for page in PAGES)
 """Paths of the pages."""
-
-
-_HEADERS = {
-    # The page loads nothing from other sites, and other pages may not frame it.
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
 
 
 class SameOriginOnly:
@@ -70,7 +68,8 @@ class SameOriginOnly:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
-            page = scope["path"] in PAGE_PATHS and mode == "navigate"
+            path: str = scope["path"]
+            page = (path in PAGE_PATHS or path.startswith(RECORD_PAGES)) and mode == "navigate"
             if site not in ("none", "same-origin") and not page:
                 problem = {"problem": "Requests from other sites' pages are refused: open the dashboard directly."}
                 await JSONResponse(problem, 403, _HEADERS)(scope, receive, send)
@@ -205,13 +204,26 @@ async def metrics(request: Request) -> Response:
     return JSONResponse(about, headers=_HEADERS)
 
 
-def dashboard_app(clickhouse_url: str, *, secrets: Path | None = None, refresh_s: float = REFRESH_S) -> Starlette:
-    """Returns the dashboard of the ClickHouse at ``clickhouse_url``; ``secrets`` is that of :func:`open_client`."""
+def dashboard_app(
+    clickhouse_url: str,
+    *,
+    secrets: Path | None = None,
+    refresh_s: float = REFRESH_S,
+    kafka: str | None = None,
+    objects: str | None = None,
+) -> Starlette:
+    """Returns the dashboard of the ClickHouse at ``clickhouse_url``; ``secrets`` is that of :func:`open_client`.
+
+    Alerts are acknowledged at ``kafka`` (``host:port``), and tokenizers are read from the object store ``objects`` (a
+    URL); without them the pages say what is missing.
+    """
+    records = Source(clickhouse_url, secrets)
     sources = [PageSnapshots(clickhouse_url, secrets, page, refresh_s) for page in PAGES]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
+        records.close()
         for source in sources:
             source.close()
 
@@ -219,6 +231,8 @@ def dashboard_app(clickhouse_url: str, *, secrets: Path | None = None, refresh_s
     return Starlette(
         routes=[
             *(route for page in pages for route in page.routes()),
+            *RecordPages(records, Decoders(records, objects)).routes(),
+            *Acknowledging(records, kafka).routes(),
             Route("/healthz", health),
             Route("/api/metrics", metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -233,11 +247,19 @@ def dashboard_app(clickhouse_url: str, *, secrets: Path | None = None, refresh_s
 
 
 def serve_dashboard(
-    clickhouse_url: str, *, secrets: Path | None = None, host: str, port: int, ready: Callable[[], None]
+    clickhouse_url: str,
+    *,
+    secrets: Path | None = None,
+    kafka: str | None = None,
+    objects: str | None = None,
+    host: str,
+    port: int,
+    ready: Callable[[], None],
 ) -> None:
-    """Serve the dashboard until SIGTERM or SIGINT. Blocks.
+    """Serve the dashboard (:func:`dashboard_app`) until SIGTERM or SIGINT. Blocks.
 
     ``ready`` is called once the page can be opened; ClickHouse may be started later. Raises
     :class:`headrace.deploy.errors.StackError` if ``host`` is not loopback or the port is taken.
     """
-    serve(dashboard_app(clickhouse_url, secrets=secrets), host=host, port=port, ready=ready, graceful_s=1)
+    app = dashboard_app(clickhouse_url, secrets=secrets, kafka=kafka, objects=objects)
+    serve(app, host=host, port=port, ready=ready, graceful_s=1)

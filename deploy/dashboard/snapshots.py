@@ -10,14 +10,14 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.deploy.dashboard.changes import CachedPanel, Versions, cache_panel, is_current, read_versions
 from headrace.deploy.dashboard.export import FileFormat, to_file
 from headrace.deploy.dashboard.pages import Page
 from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
 from headrace.deploy.dashboard.runs import KNOWN, NAMES, unknown_run
-from headrace.schemas.redaction import redacted_address
+from headrace.deploy.dashboard.source import problem_of
 from headrace.streams.clickhouse.database import READER, open_client
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ Snapshot: TypeAlias = dict[str, Any]
 MAX_SELECTIONS = 16
 """Selections (a run with its slices) whose latest snapshot is cached."""
 
-_UNKNOWN_TABLE = 60
 _NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -79,14 +78,7 @@ class PageSnapshots:
 
     def explain(self, error: Exception) -> str:
         """Returns what ``error`` of a query means and what to do."""
-        where = f"ClickHouse at {redacted_address(self._url)}"
-        code = error.code if isinstance(error, DatabaseError) else None
-        if code == _UNKNOWN_TABLE:
-            problem = "The tables do not exist yet: the sink creates them when it starts (headrace up)."
-        elif code is None:
-            problem = f"{where} does not answer: check headrace status, or set HEADRACE_CLICKHOUSE."
-        else:
-            problem = f"{where} refused a query (code {code}): the dashboard's log has the error."
+        problem = problem_of(self._url, error)
         log.warning("%s %s", problem, error)
         return problem
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.process import Flow, Process
 from headrace.deploy.system.ports import HOST
 
 if TYPE_CHECKING:
@@ -15,13 +15,22 @@ def _run(settings: "Settings") -> int:
 
     port = settings.required_port("dashboard_port")
     url, secrets = settings.required_address("clickhouse"), settings.clickhouse_secrets
-    serve_dashboard(url, secrets=secrets, host=HOST, port=port, ready=notify_ready)
+    serve_dashboard(
+        url, secrets=secrets, kafka=settings.kafka, objects=settings.objects, host=HOST, port=port, ready=notify_ready
+    )
     return 0
+
+
+def _flow() -> Flow:
+    from headrace.schemas.topics import ALERTS
+
+    return Flow(writes=(ALERTS,))  # acknowledgements, by people
 
 
 DASHBOARD = Process(
     "dashboard",
     "web pages on ClickHouse data",
+    flow=_flow,
     run=_run,
     settings=("clickhouse", "dashboard_port"),
     needs=("clickhouse",),

@@ -8,21 +8,16 @@ Segment 0: 63 tokens, 6 of them sampled by version 4
     · tool search(query='ada capital') → ok in 0.002 s: c12
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
+from headrace.deploy.transcript.decoding import Decode, decoded, texts_of
+from headrace.deploy.transcript.messages import message_text
 from headrace.deploy.transcript.pieces import Piece, Stretch, by_logprob, by_version, events_of, logprobs_of, pieces_of
 from headrace.schemas.records.trajectory import Segment, Trajectory, Turn
 from headrace.trainer.provenance.versions import spans
-
-Decode = Callable[[Sequence[int]], str]
-"""Makes the text of token ids."""
-
-_NOT_UTF8 = "\ufffd"
-_OVERLAP = 32
-"""Tokens before a stretch that are decoded with it: no character and no rule of a decoder is longer."""
 
 
 class Colouring(StrEnum):
@@ -113,7 +108,7 @@ def _text(
 ) -> list[Line]:
     """Returns the piece's text, indented, with its line ends as lines."""
     if not piece.is_sampled:
-        text = _decoded(segment, piece.start, piece.end, decode)
+        text = decoded(segment, piece.start, piece.end, decode)
         return _lines([Fragment(_shortened(text, context_characters), Kind.CONTEXT)])
     match colouring:
         case Colouring.VERSION:
@@ -126,31 +121,12 @@ def _text(
 
 
 def _fragments(segment: Segment, piece: Piece, stretches: Sequence[Stretch], decode: Decode | None) -> list[Fragment]:
-    """Returns the text of each stretch: the difference between the texts of two beginnings, because a token's text
-    depends on the tokens before it. A stretch that ends inside a character leaves it to the next one.
-
-    Both start a few dozen tokens before the stretch, not at the piece's start, which would take time quadratic in its
-    length.
-    """
-    fragments: list[Fragment] = []
-    start, before = piece.start, ""
-    for number, stretch in enumerate(stretches):
-        whole = _decoded(segment, start, stretch.end, decode)
-        text = whole.rstrip(_NOT_UTF8) if number < len(stretches) - 1 else whole
-        if not text.startswith(before):  # the decoder changes what it said before: one colour, but the right text
-            value = stretches[0].value if len({each.value for each in stretches}) == 1 else None
-            return [Fragment(_decoded(segment, piece.start, piece.end, decode), Kind.SAMPLED, value)]
-        fragments.append(Fragment(text[len(before) :], Kind.SAMPLED, stretch.value))
-        before = text
-        if text == whole and stretch.end - start > 2 * _OVERLAP:
-            start = stretch.end - _OVERLAP
-            before = _decoded(segment, start, stretch.end, decode)
-    return fragments
-
-
-def _decoded(segment: Segment, start: int, end: int, decode: Decode | None) -> str:
-    token_ids = segment.token_ids[start:end]
-    return " ".join(map(str, token_ids)) if decode is None else decode(token_ids)
+    """Returns the text of each stretch; of all together, in one colour, if the decoder allows no other."""
+    texts = texts_of(segment, stretches, decode)
+    if texts is None:
+        value = stretches[0].value if len({each.value for each in stretches}) == 1 else None
+        return [Fragment(decoded(segment, piece.start, piece.end, decode), Kind.SAMPLED, value)]
+    return [Fragment(text, Kind.SAMPLED, each.value) for text, each in zip(texts, stretches, strict=True)]
 
 
 def _shortened(text: str, most: int | None) -> str:
@@ -189,15 +165,6 @@ def _told(index: int, turn: Turn) -> list[Line]:
     lines: list[Line] = []
     for message in turn.messages or ():
         kind = Kind.SAMPLED if message.get("role") == "assistant" else Kind.CONTEXT
-        lines += _lines([Fragment(f"{message.get('role', '?')}: {_content(message)}", kind)])
+        lines += _lines([Fragment(f"{message.get('role', '?')}: {message_text(message)}", kind)])
     lines += _events(turn)
     return [[Fragment(f"  turn {index}", Kind.HEADING)], *lines] if lines else []
-
-
-def _content(message: dict[str, object]) -> str:
-    """Returns the text of a message in OpenAI's format, with its tool calls."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    texts = [part["text"] if isinstance(part, dict) and "text" in part else part for part in parts]
-    calls = message.get("tool_calls")
-    return " ".join(str(text) for text in [*texts, *(calls if isinstance(calls, list) else ())] if text is not None)

@@ -5,7 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from headrace.deploy.errors import StackError
-from headrace.deploy.transcript.page import Decode
+from headrace.deploy.transcript.decoding import Decode
 from headrace.schemas.records.weights import Tokenizer, Weights
 from headrace.schemas.topics import WEIGHTS
 from headrace.trainer.provenance.evidence import read_as
@@ -31,16 +31,21 @@ def read_tokenizer(path: Path) -> bytes:
 
 
 async def published_tokenizer(log: LogReader, store_url: str, run: str) -> tuple[Tokenizer, bytes] | None:
-    """Returns the tokenizer that the newest readable version of ``run`` names, verified; ``None`` if the run has
-    published no version, or its manifests name no tokenizer.
-
-    Raises ``StackError`` if the object store cannot be read.
-    """
+    """Returns the tokenizer of ``run`` by the versions in the log, as :func:`tokenizer_of`."""
     pointers = [
         pointer
         async for record in log.scan(WEIGHTS)
         if record.key == run.encode() and isinstance(pointer := read_as(record, run, Weights), Weights)
     ]
+    return await tokenizer_of(pointers, store_url, run)
+
+
+async def tokenizer_of(pointers: Sequence[Weights], store_url: str, run: str) -> tuple[Tokenizer, bytes] | None:
+    """Returns the tokenizer that the newest readable one of ``pointers``, versions of ``run`` in ascending order,
+    names, verified; ``None`` without a version, or if its manifest names no tokenizer.
+
+    Raises ``StackError`` if the object store cannot be read.
+    """
     if not pointers:
         return None
     try:

@@ -12,9 +12,9 @@ from headrace.deploy.system.ports import HOST
 
 
 @contextmanager
-def served(clickhouse_url: str) -> Iterator[str]:
+def served(clickhouse_url: str, *, kafka: str | None = None, objects: str | None = None) -> Iterator[str]:
     """Run the dashboard in a thread of this process, with ten refreshes per second."""
-    app = dashboard_app(clickhouse_url, refresh_s=0.1)
+    app = dashboard_app(clickhouse_url, refresh_s=0.1, kafka=kafka, objects=objects)
     server = uvicorn.Server(uvicorn.Config(app, host=HOST, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
     listener = socket.create_server((HOST, 0))
     thread = threading.Thread(target=server.run, args=([listener],))

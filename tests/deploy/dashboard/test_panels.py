@@ -306,5 +306,6 @@ def test_a_column_of_maps_becomes_one_column_per_key() -> None:
 def test_the_pages_load_nothing_from_other_sites() -> None:
     for file in STATIC.iterdir():
         if file.suffix in (".html", ".css", ".js") and not file.name.startswith("uPlot"):
-            assert "://" not in file.read_text(), file.name
+            # The name of SVG's elements is no address: nothing is loaded from it.
+            assert "://" not in file.read_text().replace("http://www.w3.org/2000/svg", ""), file.name
     assert "MIT" in (STATIC / "uPlot.LICENSE").read_text()

@@ -1,0 +1,158 @@
+// The monitors' alerts: what alarms, since when, who shows it; open ones first, critical ones before warnings.
+"use strict";
+
+// Without a run in the address all runs are shown: an alert of another run matters as much.
+if (!new URLSearchParams(location.search).has("run")) history.replaceState(null, "", `?run=${location.hash}`);
+
+const SVG = "http://www.w3.org/2000/svg";
+const svg = (tag, attributes, ...children) => {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+};
+
+// A line of `values` over windows, with a dashed line per bound: a number, or values of its own.
+function sparkline(label, values, bound, boundAbout) {
+  const [width, height, pad] = [260, 56, 4];
+  const bounds = Array.isArray(bound) ? bound : values.map(() => bound);
+  const all = [...values, ...bounds].filter((value) => value != null);
+  const [low, high] = [Math.min(0, ...all), Math.max(...all, 1e-9)];
+  const x = (at) => pad + (at * (width - 2 * pad)) / Math.max(1, values.length - 1);
+  const y = (value) => height - pad - ((value - low) * (height - 2 * pad)) / (high - low || 1);
+  const points = (list) => list.map((value, at) => (value == null ? null : `${x(at).toFixed(1)},${y(value).toFixed(1)}`)).filter(Boolean).join(" ");
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "spark", role: "img", "aria-label": label },
+    svg("polyline", { class: "bound", points: points(bounds) }),
+    svg("polyline", { class: "line", points: points(values) }));
+  const about = bounds.some((value) => value != null) ? boundAbout : "";
+  return element("figure", {}, element("figcaption", {}, label, element("span", {}, about)), picture);
+}
+
+const place = (row) => [row.run && `run ${row.run}`, row.agent && `agent ${row.agent}`, row.task_source && `source ${row.task_source}`, row.spec].filter(Boolean).join(" · ");
+const usual = (row) => (row.value == null ? "" : `${minus(figure(row.value))}${row.expected == null ? "" : `, usually ${minus(figure(row.expected))}`}`);
+
+function alertCard(row, readings) {
+  const severity = element("span", { className: "severity" }, row.severity);
+  severity.dataset.severity = row.severity;
+  const since = row.since_version == null ? "" : [" · since ", versionLink(row.since_version, row.run)];
+  const card = element("article", { className: "card alert", id: row.episode, tabIndex: -1 },
+    element("h3", {}, severity, " ", words(row.monitor), element("span", { className: "reading" }, ` ${usual(row)}`)),
+    element("p", { className: "about" }, place(row), ...since, ` · opened ${instant(row.opened_ms)} ${zone} · evidence ${figure(row.strength, 2)}, alarms from 1`),
+    element("p", {}, row.message.split(" Look at the examples")[0]));
+  card.setAttribute("aria-label", `${row.severity}: ${words(row.monitor)}`);
+  card.dataset.severity = row.severity;
+  if (readings.length > 1) {
+    const versions = readings.map((each) => each.version).filter((each) => each != null);
+    const span = versions.length ? `v${versions[0]} to v${versions[versions.length - 1]}` : `${readings.length} windows`;
+    card.append(element("div", { className: "sparks" },
+      sparkline(`Reading, ${span}`, readings.map((each) => each.value), readings.map((each) => each.expected), "dashed: what is usual"),
+      sparkline(`Evidence, ${span}`, readings.map((each) => each.strength), 1, "dashed: alarms from 1")),
+    element("details", {}, element("summary", {}, "Readings as a table"), recordTable(`Readings of ${words(row.monitor)}`, [
+      ["Window", (each) => figure(each.window), "number"], ["Version", (each) => (each.version == null ? "–" : versionLink(each.version, row.run)), "number"],
+      ["Reading", (each) => minus(figure(each.value)), "number"], ["Usual", (each) => minus(figure(each.expected)), "number"],
+      ["Evidence", (each) => figure(each.strength, 2), "number"],
+    ], [...readings].reverse())));
+  }
+  card.append(element("p", { className: "examples" }, element("strong", {}, "Trajectories that show it: "),
+    ...(row.examples.length ? row.examples.flatMap((id) => [trajectoryLink(id), " "]) : ["none was named"])));
+  card.append(acknowledgeForm(row));
+  return card;
+}
+
+// Names that this page has sent, until the sink has stored them.
+const sent = new Map();
+
+function acknowledgeForm(row) {
+  const seen = [...new Set([...row.acknowledged_by, ...(sent.get(row.episode) ?? [])])];
+  const box = element("div", { className: "ack" });
+  if (seen.length) box.append(element("p", {}, `Acknowledged by ${seen.join(", ")}. `));
+  const by = element("input", { type: "text", name: "by", maxLength: 200, required: true, autocomplete: "nickname", value: localStorage.getItem("headrace.by") ?? "" });
+  const status = element("span", { className: "ack-status" });
+  status.setAttribute("role", "status");
+  const form = element("form", {}, element("label", {}, "Your name ", by), " ", element("button", { type: "submit" }, "Acknowledge"), " ", status);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const name = by.value.trim();
+    if (!name) return;
+    status.textContent = "sending …";
+    try {
+      const response = await fetch("/api/watch/acknowledge", { method: "POST", headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ episode: row.episode, by: name }) });
+      const body = await response.json();
+      if (!response.ok) {
+        status.textContent = body.problem ?? `refused (${response.status})`;
+        return;
+      }
+      localStorage.setItem("headrace.by", name);
+      sent.set(row.episode, body.acknowledged_by);
+      box.replaceWith(acknowledgeForm(row));
+    } catch {
+      status.textContent = "the dashboard does not answer";
+    }
+  });
+  box.append(form);
+  return box;
+}
+
+// Cards by episode, with what they were made of: those that are unchanged stay, with what is being typed in them.
+const cards = new Map();
+
+function drawOpen(rows, readings) {
+  const wanted = rows.map((row) => {
+    const own = readings.filter((each) => each.episode === row.episode).sort((a, b) => a.window - b.window);
+    const made = JSON.stringify([row, own]);
+    const known = cards.get(row.episode);
+    const isTyping = known?.node.contains(document.activeElement) && document.activeElement.matches("input");
+    if (!known || (known.made !== made && !isTyping)) cards.set(row.episode, { made, node: alertCard(row, own) });
+    return cards.get(row.episode).node;
+  });
+  for (const id of cards.keys()) if (!rows.some((row) => row.episode === id)) cards.delete(id);
+  const box = byId("open");
+  if (wanted.length !== box.children.length || wanted.some((node, at) => box.children[at] !== node)) box.replaceChildren(...wanted);
+}
+
+function drawResolved(rows) {
+  const box = byId("resolved");
+  box.hidden = !rows.length;
+  box.querySelector("summary").textContent = `${rows.length} resolved`;
+  box.querySelector("div").replaceChildren(...rows.map((row) => element("article", { className: "card alert resolved", id: row.episode },
+    element("h3", {}, words(row.monitor), element("span", { className: "reading" }, ` ${usual(row)}`)),
+    element("p", { className: "about" }, place(row), ` · ${instant(row.opened_ms)} to ${instant(row.changed_ms)} ${zone}`,
+      row.acknowledged_by.length ? ` · acknowledged by ${row.acknowledged_by.join(", ")}` : ""),
+    element("p", {}, row.message),
+    element("p", { className: "examples" }, "Trajectories that showed it: ", ...row.examples.flatMap((id) => [trajectoryLink(id), " "])))));
+}
+
+function drawWatched(rows) {
+  if (!rows.length) {
+    fill("watched", element("div", { className: "empty" }, element("p", {},
+      "Nothing yet. The processors observe and watch run in the process workers, which ", element("code", {}, "headrace up"), " starts; a window ends at a new policy version, with at least 32 trajectories. ",
+      element("code", {}, "headrace watch plant search-once --live"), " shows an alarm without training anything.")));
+    return;
+  }
+  fill("watched", recordTable("What the monitors read", [
+    ["Observations", (row) => row.lane], ["Run", (row) => row.run || "–"], ["Agent", (row) => row.agent || "–"], ["Source", (row) => row.task_source || "–"],
+    ["Spec", (row) => row.spec || "–"], ["Windows", (row) => figure(row.windows), "number"],
+    ["Judged", (row) => (row.windows > 25 ? "yes" : `from window 26 on`)], [`Last (${zone})`, (row) => instant(row.last_ms)],
+  ], rows));
+}
+
+let arrived = false;
+livePage((snapshot) => {
+  const episodes = rowsOf(snapshot.panels.episodes);
+  const open = episodes.filter((row) => row.is_open);
+  const elsewhere = rowsOf(snapshot.panels.elsewhere)[0]?.open ?? 0;
+  byId("about").replaceChildren(open.length ? `${open.length} open.` : "None is open.");
+  if (elsewhere) byId("about").append(" ", link("/watch?run=", `${elsewhere} more in other runs`), ".");
+  drawOpen(open, rowsOf(snapshot.panels.readings));
+  drawResolved(episodes.filter((row) => !row.is_open));
+  drawWatched(rowsOf(snapshot.panels.watched));
+  const wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (wanted && !arrived) {
+    const folded = wanted.closest("details");
+    if (folded) folded.open = true;
+    wanted.scrollIntoView();
+    wanted.focus();
+  }
+  arrived = true;
+}, { every: "all runs" });

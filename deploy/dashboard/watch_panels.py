@@ -1,0 +1,71 @@
+"""The panels of the page of the monitors' alerts as SQL."""
+
+from headrace.deploy.dashboard.panel import OF_RUN as _RUN
+from headrace.deploy.dashboard.panel import Panel
+
+MAX_EPISODES = 200
+"""Most episodes that are shown: open ones first, critical ones before warnings, strong ones before weak ones."""
+MAX_CHARTS = 60
+"""Most open episodes with a chart."""
+CHART_WINDOWS = 80
+"""Windows in a chart: the newest ones."""
+
+_OPEN_FIRST = "is_open DESC, severity = 'critical' DESC, strength DESC, changed_at DESC, episode"
+
+WATCH_PANELS: tuple[Panel, ...] = (
+    Panel(
+        "runs",
+        "Runs that the monitors read, the most recently read first.",
+        """
+        SELECT run, uniqExact(lane, agent, task_source, spec, `window`) AS windows,
+               toUnixTimestamp64Milli(max(until)) AS last_ms
+        FROM monitors GROUP BY run ORDER BY last_ms DESC, run LIMIT 500
+        """,
+    ),
+    Panel(
+        "episodes",
+        "Alerts of the monitors: open ones first, then by severity and evidence.",
+        f"""
+        SELECT episode, run, monitor, agent, task_source, spec, severity, state, is_open, message,
+               JSONExtract(details, 'value', 'Nullable(Float64)') AS value,
+               JSONExtract(details, 'expected', 'Nullable(Float64)') AS expected,
+               since_version, toUnixTimestamp64Milli(since) AS since_ms,
+               toUnixTimestamp64Milli(opened_at) AS opened_ms, toUnixTimestamp64Milli(changed_at) AS changed_ms,
+               strength, examples, acknowledged_by
+        FROM episodes WHERE {_RUN} ORDER BY {_OPEN_FIRST} LIMIT {MAX_EPISODES}
+        """,
+    ),
+    Panel(
+        "readings",
+        "Readings of the monitors of open alerts, window by window.",
+        f"""
+        SELECT episode, `window`, last_version AS version, value, expected, strength
+        FROM (
+            SELECT run, agent, task_source, spec, monitor, `window`, last_version, value, expected, strength
+            FROM monitors FINAL WHERE {_RUN}
+        ) AS reading
+        INNER JOIN (
+            SELECT episode, run, agent, task_source, spec, monitor FROM episodes
+            WHERE {_RUN} AND is_open ORDER BY {_OPEN_FIRST} LIMIT {MAX_CHARTS}
+        ) AS alarm USING (run, agent, task_source, spec, monitor)
+        ORDER BY episode, `window` DESC LIMIT {CHART_WINDOWS} BY episode
+        """,
+    ),
+    Panel(
+        "watched",
+        "What the monitors read: windows so far, by kind of observations, agent, task source and spec.",
+        f"""
+        SELECT run, lane, agent, task_source, spec, max(`window`) + 1 AS windows, max(last_version) AS version,
+               toUnixTimestamp64Milli(max(until)) AS last_ms
+        FROM monitors WHERE {_RUN} GROUP BY run, lane, agent, task_source, spec
+        ORDER BY last_ms DESC, run, lane, agent, task_source, spec LIMIT 100
+        """,
+    ),
+    Panel(
+        "elsewhere",
+        "Open alerts of the monitors in other runs than the selected one.",
+        """
+        SELECT count() AS open FROM episodes WHERE is_open AND {run:String} != '' AND run != {run:String}
+        """,
+    ),
+)
