@@ -10,6 +10,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.schemas.objects.store_url import scheme_of
 from headrace.schemas.records.step import BatchRecipe
 from headrace.schemas.stamp import RUN_NAME
 from headrace.trainer.admission.bounds import AdmissionBounds
@@ -32,7 +33,6 @@ from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
 from headrace.trainer.retries.retry import OutageSettings
 from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
-from headrace.trainer.weights.store_url import scheme_of
 
 _NOT_HASHED = frozenset(
     {

@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason
 from headrace.schemas.records.step import Budget, Step
@@ -52,7 +53,6 @@ from headrace.trainer.steps.gather import Gathered, Gatherer
 from headrace.trainer.steps.rejections import skipped, without_members
 from headrace.trainer.steps.step_record import loop_metrics, make_step
 from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
-from headrace.trainer.weights.store import ObjectStore
 
 _log = logging.getLogger(__name__)
 

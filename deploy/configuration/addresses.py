@@ -29,7 +29,7 @@ def http_address(text: str) -> str:
 
 def store_address(text: str) -> str:
     """Returns ``text`` if it is the address of an object store; raises ``ValueError`` otherwise."""
-    from headrace.trainer.weights.store_url import scheme_of
+    from headrace.schemas.objects.store_url import scheme_of
 
     scheme_of(text)
     return text

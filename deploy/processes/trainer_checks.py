@@ -49,6 +49,8 @@ async def require_topics(bootstrap: str, topics: Collection[str]) -> None:
 @contextmanager
 def report_known_errors(process: str) -> Iterator[None]:
     """Convert errors that are known to end a trainer to :class:`StackError`, with the name of the ``process``."""
+    from headrace.schemas.objects.store import ObjectConflict, ObjectMismatch
+    from headrace.schemas.objects.unavailable import StoreUnavailable, StoreUnsuitable
     from headrace.trainer.checkpoints.checkpoint import CheckpointError, CheckpointNotWritten
     from headrace.trainer.learning.divergence import TrainingDiverged
     from headrace.trainer.model.architectures import UnsupportedModel
@@ -56,8 +58,6 @@ def report_known_errors(process: str) -> Iterator[None]:
     from headrace.trainer.publishing.announcer import TrainerReplaced
     from headrace.trainer.retries.broker import LogUnavailable
     from headrace.trainer.weights.signing import SigningKeyError
-    from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch
-    from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable
 
     try:
         yield

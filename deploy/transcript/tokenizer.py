@@ -6,13 +6,13 @@ from pathlib import Path
 
 from headrace.deploy.errors import StackError
 from headrace.deploy.transcript.decoding import Decode
+from headrace.schemas.objects.store import BlockingStore, ObjectMismatch
+from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.schemas.records.weights import Tokenizer, Weights
 from headrace.schemas.topics import WEIGHTS
 from headrace.trainer.provenance.evidence import read_as
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.weights.publish import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, fetch_manifest, fetch_tokenizer
-from headrace.trainer.weights.store import BlockingStore, ObjectMismatch
-from headrace.trainer.weights.unavailable import StoreUnavailable
 
 
 def read_tokenizer(path: Path) -> bytes:

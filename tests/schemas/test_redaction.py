@@ -15,6 +15,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
 from headrace.deploy.stack.state import PartStatus, StackState, State, address_of
 from headrace.deploy.terminal import error_text, print_redacted
+from headrace.schemas.objects.store_url import scheme_of
 from headrace.schemas.redaction import (
     HIDDEN,
     forget_secrets,
@@ -25,7 +26,6 @@ from headrace.schemas.redaction import (
     remember_secrets,
 )
 from headrace.streams.clickhouse.database import open_client
-from headrace.trainer.weights.store_url import scheme_of
 
 SECRET = "cAnArY7x"
 PRINTABLE = [*map(chr, range(0x20, 0x7F))]

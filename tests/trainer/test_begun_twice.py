@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace.schemas.objects.store import ObjectConflict
 from headrace.schemas.topics import STEPS, WEIGHTS
 from headrace.trainer import loop
 from headrace.trainer.checkpoints.checkpoint import CheckpointError
@@ -16,7 +17,6 @@ from headrace.trainer.coordination.lead import Leader
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.publishing.announcer import TrainerReplaced
 from headrace.trainer.step_effects import Effect
-from headrace.trainer.weights.store import ObjectConflict
 from tests.trainer.builders import UNCHECKED, tiny_model
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.running import payloads, train_until

@@ -12,6 +12,7 @@ import torch
 
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Step
@@ -22,7 +23,6 @@ from headrace.trainer.learning.optimizer_state import read_state
 from headrace.trainer.publishing.announcer import newest_published
 from headrace.trainer.step_effects import Effect
 from headrace.trainer.weights.publish import fetch_manifest
-from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, records
 from tests.trainer.killed import ENDS_WITHIN_S

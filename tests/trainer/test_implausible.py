@@ -5,6 +5,7 @@ from array import array
 import pytest
 import torch
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS
 from headrace.trainer.batches.packing import pack
@@ -12,7 +13,6 @@ from headrace.trainer.checkpoints.checkpoint import load_newest
 from headrace.trainer.learning.plausibility import PlausibilitySettings
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, records, send_groups
 from tests.trainer.running import payloads, train_until, trainer_config

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Budget, Step
@@ -34,7 +35,6 @@ from headrace.trainer.retries.broker import LogUnavailable
 from headrace.trainer.weights.canary import max_error
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
-from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import UNCHECKED, member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
 from tests.trainer.running import payloads, train_until

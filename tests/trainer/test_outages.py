@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiokafka.errors import KafkaError
 
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import ALERTS, STEPS, WEIGHTS
@@ -14,7 +15,6 @@ from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_n
 from headrace.trainer.follower.weight_cache import fetch_weights
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.retries.retry import OutageSettings
-from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.running import payloads, train_until, trainer_config
 

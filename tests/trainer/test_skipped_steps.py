@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Step
@@ -13,7 +14,6 @@ from headrace.trainer.checkpoints.checkpoint import load_newest
 from headrace.trainer.learning.divergence import DivergenceSettings, TrainingDiverged
 from headrace.trainer.learning.optimizer_state import read_state
 from headrace.trainer.learning.optimizers import OptimizerSettings
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
 from tests.trainer.running import payloads, train_until, trainer_config

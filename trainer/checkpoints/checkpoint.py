@@ -22,11 +22,11 @@ from pydantic import NonNegativeFloat, NonNegativeInt, ValidationError
 from safetensors import SafetensorError
 
 from headrace.schemas.model import Part
+from headrace.schemas.objects.store import file_sha256
 from headrace.schemas.records.weights import Manifest, Weights
 from headrace.trainer.announcements.announcement import Announcement
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE
-from headrace.trainer.weights.store import file_sha256
 
 _log = logging.getLogger(__name__)
 

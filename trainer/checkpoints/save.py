@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.weights import Manifest
 from headrace.trainer.announcements.announcement import Announcement, announcement
 from headrace.trainer.checkpoints.checkpoint import (
@@ -26,7 +27,6 @@ from headrace.trainer.weights.publish import (
     tokenizer_in,
 )
 from headrace.trainer.weights.signing import SigningKey
-from headrace.trainer.weights.store import ObjectStore
 
 
 def save_checkpoint(

@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.schemas.objects.store_url import scheme_of
 from headrace.schemas.stamp import RUN_NAME
 from headrace.trainer.weights.signing import require_public_key
-from headrace.trainer.weights.store_url import scheme_of
 
 _DISTANCES = {"float32": (0.02, 1e-3), "bfloat16": (0.15, 0.15)}
 """Type of the weights → default tolerance and noise (nats, root mean square)."""

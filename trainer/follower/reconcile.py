@@ -17,6 +17,8 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.model import Record
+from headrace.schemas.objects.store import ObjectMismatch, ObjectStore
+from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.redaction import redacted_address
@@ -51,8 +53,6 @@ from headrace.trainer.follower.versions import (
     target_version,
 )
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
-from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
-from headrace.trainer.weights.unavailable import StoreUnavailable
 
 _UNTRUSTED_ALERTS = 10
 """Untrusted records for which a process publishes an alert each; further ones are only logged."""

@@ -11,11 +11,11 @@ import re
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from headrace.schemas.objects.store import MAX_OBJECT_BYTES
 from headrace.schemas.records.weights import Weights
 from headrace.trainer.follower.versions import KnownVersions, is_known
 from headrace.trainer.weights.publish import manifest_path
 from headrace.trainer.weights.signing import is_signed_by
-from headrace.trainer.weights.store import MAX_OBJECT_BYTES
 
 MAX_VERSION = 2**53 - 1
 """Largest version: the largest integer that all JSON readers represent exactly."""

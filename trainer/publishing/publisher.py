@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
+from headrace.schemas.objects.store import ObjectStore
 from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
 from headrace.trainer.checkpoints.checkpoint import Checkpoint
 from headrace.trainer.checkpoints.position import Position, write_position
@@ -15,7 +16,6 @@ from headrace.trainer.publishing.announcer import Announcer
 from headrace.trainer.retries.retrier import Retrier
 from headrace.trainer.step_effects import Effect, StepEffectCallback
 from headrace.trainer.weights.publish import upload
-from headrace.trainer.weights.store import ObjectStore
 
 
 class Publisher:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar
 
+from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.schemas.records.alert import Severity
 from headrace.trainer.announcements.alerts import trainer_alert
 from headrace.trainer.announcements.announcement import Announcement
@@ -19,7 +20,6 @@ from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.retries.broker import LogUnavailable
 from headrace.trainer.retries.retry import STOP_GRACE_S, OutageSettings, retry, unless_stopped
-from headrace.trainer.weights.unavailable import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.schemas.objects.store import ObjectStore, file_sha256
 from headrace.schemas.records.weights import Canary, Manifest, Tokenizer, Weights
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.signing import SigningKey
-from headrace.trainer.weights.store import ObjectStore, file_sha256
 
 WEIGHTS_FILE = "model.safetensors"
 MANIFEST_FILE = "manifest.json"
@@ -101,8 +101,8 @@ async def upload(
     """Create the objects: weights, the tokenizer next to them unless an earlier version stored it, and the manifest.
     Idempotent, so that it can be repeated after a crash.
 
-    Raises :class:`headrace.trainer.weights.store.ObjectConflict` if another run of that name wrote different ones,
-    :class:`headrace.trainer.weights.unavailable.StoreUnavailable` if it can be retried.
+    Raises :class:`headrace.schemas.objects.store.ObjectConflict` if another run of that name wrote different ones,
+    :class:`headrace.schemas.objects.unavailable.StoreUnavailable` if it can be retried.
     """
     (path,) = manifest.files
     await store.create(path, weights)

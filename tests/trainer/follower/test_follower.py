@@ -23,6 +23,7 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
+from headrace.schemas.objects.store import ObjectStore, file_sha256
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Canary, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
@@ -34,7 +35,6 @@ from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.weights.canary import make_prompts
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
 from headrace.trainer.weights.signing import SigningKey, load_or_create_key
-from headrace.trainer.weights.store import ObjectStore, file_sha256
 from tests.trainer.builders import UNCHECKED
 from tests.trainer.feed import feed_groups
 from tests.trainer.serving import Server, serving

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.weights import Applied, Canary, Weights
 from headrace.schemas.stamp import unverified_stamp
@@ -26,7 +27,6 @@ from headrace.trainer.follower.reconcile import Follower
 from headrace.trainer.follower.versions import KnownVersions, add_version
 from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
 from headrace.trainer.weights.signing import SigningKey
-from headrace.trainer.weights.store import ObjectStore
 from tests.s3proxy.server import BUCKET
 from tests.trainer.fake_engine import FakeEngine
 

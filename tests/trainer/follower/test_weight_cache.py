@@ -4,6 +4,7 @@ import time
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.records.weights import Canary, Manifest
 from headrace.trainer.follower.weight_cache import (
     UnusableWeights,
@@ -14,7 +15,6 @@ from headrace.trainer.follower.weight_cache import (
 from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
 from headrace.trainer.weights.signing import SigningKey
-from headrace.trainer.weights.store import ObjectStore
 
 
 async def published(folder, content="weights"):

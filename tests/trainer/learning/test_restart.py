@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
@@ -18,7 +19,6 @@ from headrace.trainer.model.load import load_model
 from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.model.policy import load_policy, load_reference
 from headrace.trainer.weights.canary import max_error
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import UNCHECKED, admitted, segment, tiny_model, trajectory
 from tests.trainer.zoo import write_model
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.model.architectures import TESTED, UnsupportedModel, obstacles, position_limit, sliding_window
 from headrace.trainer.model.load import load_model, longest_sequence, save_model
 from headrace.trainer.model.logprobs import token_logprobs
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import random_sequences
 from tests.trainer.zoo import POSITIONS, config_of, write_model
 

@@ -3,10 +3,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.model.load import load_model, longest_sequence, save_model, vocabulary_size
 from headrace.trainer.model.logprobs import token_logprobs
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import random_sequences, tiny_model
 
 

@@ -3,13 +3,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.model.architectures import TESTED
 from headrace.trainer.model.load import load_model, save_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.model.lora import LoraSettings, add_adapters, has_adapters
 from headrace.trainer.model.published import as_published, published_tensors
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import random_sequences
 from tests.trainer.zoo import write_model
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from headrace.schemas.objects.store import file_sha256
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.learning.optimizers import Optimizer, OptimizerSettings
 from headrace.trainer.model.layers import LayerSettings, prepare_layers
@@ -11,7 +12,6 @@ from headrace.trainer.model.load import load_model, save_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.model.precision import unpublished_weights, weight_copies, with_weights
 from headrace.trainer.model.published import published_tensors
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import random_sequences
 from tests.trainer.zoo import write_model
 

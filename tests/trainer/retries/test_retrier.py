@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.retries.broker import LogUnavailable
 from headrace.trainer.retries.retrier import Retrier
 from headrace.trainer.retries.retry import OutageSettings
-from headrace.trainer.weights.unavailable import StoreUnavailable
 
 QUICK = OutageSettings(first_wait_s=0.001, longest_wait_s=0.002, alert_after_s=0.0)
 

@@ -20,12 +20,12 @@ from headrace.deploy.cli import cli
 from headrace.schemas.events import EndStatus, Purpose, VersionSpan
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
+from headrace.schemas.objects.store import file_sha256
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Defect, Segment, Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.trainer.supervised.split import is_held_out
-from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import tiny_model, trajectory
 from tests.trainer.feed import feed_trajectories, message_of
 

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,10 +25,11 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from headrace.trainer.weights.store_url import scheme_of
-from headrace.trainer.weights.unavailable import StoreUnsuitable, is_without_bucket, unavailable
+from headrace.schemas.objects.store_url import scheme_of
+from headrace.schemas.objects.unavailable import StoreUnsuitable, is_without_bucket, unavailable
 
 if TYPE_CHECKING:  # they exist in the type stubs alone
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig
 
 MAX_OBJECT_BYTES = 64 * 1024**3
@@ -105,6 +106,50 @@ class ObjectStore:
         except (BaseError, FileNotFoundError) as error:  # a missing bucket is reported as not found
             raise unavailable(self.url, error) from error
 
+    async def create_if_absent(self, path: str, data: bytes) -> bool:
+        """Create an object in one request; returns whether it is new. An existing one stays, whatever its content.
+
+        Raises ``StoreUnavailable`` if it could not be written, ``StoreUnsuitable`` if the store overwrites existing
+        objects.
+        """
+        try:
+            is_new = await self._created(path, data)
+            if not is_new:
+                self._known_to_refuse = True
+            elif not self._known_to_refuse:
+                await self._check_refusal(path, data)
+        except (BaseError, FileNotFoundError) as error:  # a missing bucket is reported as not found
+            raise unavailable(self.url, error) from error
+        return is_new
+
+    async def below(self, folder: str) -> dict[str, int]:
+        """Returns the objects below ``folder``: path → size in bytes, by path. Raises ``StoreUnavailable``."""
+        with self._reading():
+            return dict(sorted((await self._below(folder)).items()))
+
+    async def _below(self, folder: str) -> dict[str, int]:
+        return {path: size async for page in obstore.list(self._store, folder) for path, size in sizes_of(page)}
+
+    async def read(self, path: str, *, max_bytes: int) -> bytes:
+        """Returns an object whose content carries its own checks.
+
+        Raises :class:`ObjectMismatch` if it is larger than ``max_bytes``, ``FileNotFoundError`` if it is missing,
+        ``StoreUnavailable``.
+        """
+        with self._reading():
+            size, data = await self._read(path, max_bytes)
+        if data is None:
+            raise ObjectMismatch(f"{self.uri(path)} holds {size} bytes, more than the expected {max_bytes}")
+        return data
+
+    async def read_end(self, path: str, size: int, most: int) -> bytes:
+        """Returns the last bytes of an object of ``size`` bytes, at most ``most``; raises as :meth:`read`."""
+        with self._reading():
+            return await self._range(path, max(0, size - most), size)
+
+    async def _range(self, path: str, start: int, end: int) -> bytes:
+        return bytes(await obstore.get_range_async(self._store, path, start=start, end=end))
+
     async def fetch(self, path: str, *, sha256: str, max_bytes: int = 64 * 1024**2) -> bytes:
         """Fetch a small object, and verify it.
 
@@ -157,13 +202,17 @@ class ObjectStore:
         if not await self._created(path, data):
             await self._compare(path, await asyncio.to_thread(_sha256_of, data))
         elif not self._known_to_refuse:
-            # Some servers ignore the condition. Writing the same bytes again is harmless.
-            if await self._created(path, data):
-                raise StoreUnsuitable(
-                    f"store_url {self.url} overwrites existing objects: it ignores `If-None-Match: *`, without which "
-                    "two runs could overwrite each other's objects; set store_url to a service that supports it"
-                )
-            self._known_to_refuse = True
+            await self._check_refusal(path, data)
+
+    async def _check_refusal(self, path: str, data: bytes | Path) -> None:
+        """Raises ``StoreUnsuitable`` if the store would overwrite the object at ``path``, which was just created."""
+        # Some servers ignore the condition. Writing the same bytes again is harmless.
+        if await self._created(path, data):
+            raise StoreUnsuitable(
+                f"store_url {self.url} overwrites existing objects: it ignores `If-None-Match: *`, without which "
+                "two writers could overwrite each other's objects; set store_url to a service that supports it"
+            )
+        self._known_to_refuse = True
 
     async def _created(self, path: str, data: bytes | Path) -> bool:
         """Create the object; returns whether it is new."""
@@ -257,6 +306,24 @@ class BlockingStore(ObjectStore):
             return size, None if size > max_bytes else bytes(result.bytes())
 
         return await asyncio.to_thread(read)
+
+    async def _below(self, folder: str) -> dict[str, int]:
+        def below() -> dict[str, int]:
+            return {path: size for page in obstore.list(self._store, folder) for path, size in sizes_of(page)}
+
+        return await asyncio.to_thread(below)
+
+    async def _range(self, path: str, start: int, end: int) -> bytes:
+        def read() -> bytes:
+            return bytes(obstore.get_range(self._store, path, start=start, end=end))
+
+        return await asyncio.to_thread(read)
+
+
+def sizes_of(page: "Sequence[ObjectMeta]") -> Iterator[tuple[str, int]]:
+    """Yields path and size of each object of a listing."""
+    for each in page:
+        yield each["path"], each["size"]
 
 
 def file_sha256(path: Path) -> str:

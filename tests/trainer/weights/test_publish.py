@@ -3,6 +3,13 @@ import hashlib
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headrace.schemas.objects.store import (
+    MAX_OBJECT_BYTES,
+    REQUEST_BYTES,
+    ObjectConflict,
+    ObjectMismatch,
+    ObjectStore,
+)
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.weights.canary import make_prompts, max_error
 from headrace.trainer.weights.publish import (
@@ -16,13 +23,6 @@ from headrace.trainer.weights.publish import (
     upload,
 )
 from headrace.trainer.weights.signing import SigningKey
-from headrace.trainer.weights.store import (
-    MAX_OBJECT_BYTES,
-    REQUEST_BYTES,
-    ObjectConflict,
-    ObjectMismatch,
-    ObjectStore,
-)
 
 KEY = SigningKey(Ed25519PrivateKey.generate())
 

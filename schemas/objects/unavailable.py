@@ -2,7 +2,7 @@
 
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-from headrace.trainer.weights.store_url import scheme_of
+from headrace.schemas.objects.store_url import scheme_of
 
 _MAX_MESSAGE = 400
 """Characters of the store's own message that are repeated."""

@@ -4,8 +4,8 @@ from contextlib import asynccontextmanager
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 
-from headrace.trainer.weights.store import ObjectStore
-from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable, unavailable
+from headrace.schemas.objects.store import ObjectStore
+from headrace.schemas.objects.unavailable import StoreUnavailable, StoreUnsuitable, unavailable
 
 
 @pytest.mark.parametrize(
