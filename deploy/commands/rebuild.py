@@ -19,16 +19,27 @@ if TYPE_CHECKING:
 @click.option(
     "--write", type=click.Path(dir_okay=False, path_type=Path), help="Write the batch to FILE.safetensors + .json."
 )
+@click.option(
+    "--archive", metavar="URL",
+    help="Object store with the archive of what the log no longer has; default: that of the options of archive.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per step.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(
-    steps: str, run: str | None, write: Path | None, as_json: bool, kafka: str | None, data: str | None
+    steps: str,
+    run: str | None,
+    write: Path | None,
+    archive: str | None,
+    as_json: bool,
+    kafka: str | None,
+    data: str | None,
 ) -> None:
     """Rebuild the batch of STEP from the log and compare it with the step's sha256.
 
     STEP is a number, a range (3-9) or `all`. Only the records that the step refers to by offset are read: groups in
-    training, trajectories in trajectories. One batch at a time is held in memory.
+    training, trajectories in trajectories. One batch at a time is held in memory. Records that retention deleted are
+    read from the archive (`headrace worker archive`).
 
     The exit status is 1 if a batch differs, and 3 if a batch cannot be rebuilt because records are expired, unreadable
     or from another release.
@@ -37,14 +48,19 @@ def command(
       headrace rebuild 12
       headrace rebuild 12 --write step-12.safetensors
       headrace rebuild all --run demo --json
+      headrace rebuild 12 --archive s3://bucket/prefix
     """
     import sys
 
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
+    from headrace.deploy.processes.archive import archive_url
     from headrace.deploy.provenance.rebuilt import as_json as as_object
     from headrace.deploy.provenance.rebuilt import line, page
     from headrace.deploy.stack.state import address_of
+    from headrace.schemas.archive.segment import SegmentUnreadable
+    from headrace.schemas.objects.unavailable import StoreUnavailable
     from headrace.trainer.provenance.batch_file import write_batch
     from headrace.trainer.provenance.evidence import MissingRecord
     from headrace.trainer.provenance.rebuild import RebuildResult
@@ -53,6 +69,7 @@ def command(
     if write is not None and (first != last or write.suffix != ".safetensors"):
         raise click.UsageError("--write takes the batch of one step, and a FILE that ends in .safetensors.")
     bootstrap = address_of("kafka", kafka, data)
+    archived = archive_url(archive, load_settings(data=data))
     verdicts: set[RebuildResult] = set()
 
     def report(rebuilt: "Rebuilt | MissingRecord") -> None:
@@ -71,8 +88,8 @@ def command(
             print_line(f"The batch of step {rebuilt.step.step} cannot be rebuilt: {write} is not written.", err=True)
 
     try:
-        run_with_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, report))
-    except LookupError as error:
+        run_with_kafka(bootstrap, lambda: _rebuild(bootstrap, archived, run, first, last, report))
+    except (LookupError, ValueError, StoreUnavailable, SegmentUnreadable) as error:
         raise StackError(f"{error}.") from error
     if RebuildResult.DIFFERS in verdicts:
         sys.exit(1)
@@ -92,7 +109,12 @@ def _range(text: str) -> tuple[int, int | None]:
 
 
 async def _rebuild(
-    bootstrap: str, run: str | None, first: int, last: int | None, report: "Callable[[Rebuilt | MissingRecord], None]"
+    bootstrap: str,
+    archive: str | None,
+    run: str | None,
+    first: int,
+    last: int | None,
+    report: "Callable[[Rebuilt | MissingRecord], None]",
 ) -> None:
     """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` if there are none."""
     from headrace.deploy.errors import StackError
@@ -103,7 +125,7 @@ async def _rebuild(
     from headrace.trainer.provenance.steps import evidence_for, steps_of
 
     found = 0
-    async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
+    async with open_log(bootstrap, archive) as steps, open_log(bootstrap, archive) as records:
         run = await chosen_run(records, run)
         async for step in steps_of(steps, run, first, last):
             found += 1

@@ -33,6 +33,10 @@ STAGES = ("events", "trajectories", "rewards")
     help="How rewards become groups: '*.baseline=leave_one_out', 'tab.threshold=0.2'.",
 )  # fmt: skip
 @click.option("--judges", is_flag=True, help="Call judges again (workers.judge_url); default: recorded verdicts.")
+@click.option(
+    "--archive", metavar="URL",
+    help="Object store with the archive of what the log no longer has; default: that of the options of archive.",
+)  # fmt: skip
 @click.option("--delete", is_flag=True, help="Delete the replay's topics instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
@@ -45,6 +49,7 @@ def command(
     specs: tuple[str, ...],
     policies: tuple[str, ...],
     judges: bool,
+    archive: str | None,
     delete: bool,
     as_json: bool,
     kafka: str | None,
@@ -59,6 +64,9 @@ def command(
     WHEN is a time           2026-11-20 or 2026-11-20T08:30:00Z, compared with Kafka's record timestamps
     or a time ago            7d, 12h, 30m
     or offsets by partition  0:7104,1:6998 (of the topic that --stage names; other partitions are not read)
+
+    With --archive the range may begin before the log does: records that retention deleted are read from the archive
+    that `headrace worker archive` writes.
 
     The range is processed as if it were the whole log. Trajectories and groups that may have begun before the range are
     left out and counted, and so are those that are still open at its end. Rules that are not given here come from the
@@ -75,7 +83,10 @@ def command(
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
+    from headrace.deploy.processes.archive import archive_url
     from headrace.deploy.stack.state import address_of
+    from headrace.schemas.archive.segment import SegmentUnreadable
+    from headrace.schemas.objects.unavailable import StoreUnavailable
     from headrace.schemas.side_topics import ReplayStage
     from headrace.streams.memory import fit_memory_to_folds
     from headrace.streams.replay.catalog import delete_replay
@@ -107,6 +118,7 @@ def command(
             end=parse_bound(end, now_ms) if end else None,
             rules=rules_of(settings, workers, specs, policies),
             judge_wait_s=workers.judge_wait_s,
+            archive=archive_url(archive, settings),
         )
         if not judges:
             return await run_replay(config, progress)
@@ -116,7 +128,15 @@ def command(
     fit_memory_to_folds()
     try:
         done = run_with_kafka(bootstrap, run)
-    except (LookupError, ValueError, ReplayRefused, FoldFailed, DeliveryFailed) as error:
+    except (
+        LookupError,
+        ValueError,
+        ReplayRefused,
+        FoldFailed,
+        DeliveryFailed,
+        StoreUnavailable,
+        SegmentUnreadable,
+    ) as error:
         raise StackError(f"{error}.") from error
     if read:
         clear_counter()

@@ -2,6 +2,7 @@
 status, option checks and help texts are derived from it.
 """
 
+from headrace.deploy.processes.archive import ARCHIVE
 from headrace.deploy.processes.clickhouse import CLICKHOUSE
 from headrace.deploy.processes.dashboard import DASHBOARD
 from headrace.deploy.processes.follower import FOLLOWER
@@ -19,7 +20,7 @@ from headrace.deploy.processes.vllm import VLLM
 PROCESSES: tuple[Process, ...] = (
     KAFKA, CLICKHOUSE, VLLM, GATEWAY, OTLP,
     *STREAM_PROCESSES,
-    SINK, TRACES, NOTIFY, TRAINER, FOLLOWER, DASHBOARD,
+    SINK, ARCHIVE, TRACES, NOTIFY, TRAINER, FOLLOWER, DASHBOARD,
 )  # fmt: skip
 """In topological order: each process comes after those that it needs."""
 

@@ -22,7 +22,8 @@ from headrace.schemas.operator_error import OperatorError
 _EXTRAS = {
     "faust": "streams", "clickhouse_connect": "streams", "msgspec": "gateway",
     "httptools": "gateway",
-    "torch": "trainer", "transformers": "trainer", "safetensors": "trainer", "obstore": "trainer", "numpy": "trainer",
+    "torch": "trainer", "transformers": "trainer", "safetensors": "trainer", "obstore": "streams", "numpy": "trainer",
+    "pyarrow": "streams",
     "cryptography": "trainer", "rich": "trainer", "tensorboard": "tensorboard", "wandb": "wandb",
     "prometheus_client": "streams", "opentelemetry": "streams",
     "chdb": "local", "starlette": "local", "uvicorn": "local",

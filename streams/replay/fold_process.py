@@ -15,7 +15,10 @@ from collections.abc import Mapping
 import msgspec
 from confluent_kafka import KafkaException
 
+from headrace.schemas.archive.archive import NotArchived
+from headrace.schemas.archive.segment import SegmentUnreadable
 from headrace.schemas.kafka.reading import RangeExpired
+from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.memory import fit_memory_to_folds
@@ -52,15 +55,17 @@ class FoldTask(msgspec.Struct):
     """Limits of the fold."""
     spans: list[RangeToFold]
     """Ranges of partitions."""
+    archive: str | None = None
+    """Object store with the archive of what the log no longer has."""
 
 
 async def _fold(task: FoldTask, span: RangeToFold, portions: "asyncio.Queue[Portion | Failure]") -> None:
     """Fold ``span`` into ``portions``. If folding fails, a :class:`Failure` is the last of them."""
     try:
         given = OffsetRange(**msgspec.structs.asdict(span))
-        async for portion in fold_span(task.bootstrap, given, task.limits):
+        async for portion in fold_span(task.bootstrap, given, task.limits, task.archive):
             await portions.put(portion)
-    except RangeExpired as error:
+    except (RangeExpired, NotArchived, SegmentUnreadable, StoreUnavailable) as error:
         await portions.put(Failure(f"{error}", refused=True))
     except KafkaException as error:
         await portions.put(Failure(f"events[{span.partition}] cannot be read: {error.args[0].str()}"))

@@ -105,15 +105,17 @@ class FoldedPartitions:
 
 @asynccontextmanager
 async def fold_partitions(
-    bootstrap: str, spans: Mapping[int, OffsetRange], limits: FoldLimits
+    bootstrap: str, spans: Mapping[int, OffsetRange], limits: FoldLimits, archive: str | None = None
 ) -> AsyncIterator[FoldedPartitions]:
-    """Fold ``spans``, ranges of partitions of ``events``, in processes that are stopped on exit."""
+    """Fold ``spans``, ranges of partitions of ``events``, in processes that are stopped on exit. ``archive``: object
+    store with what the log no longer has.
+    """
     count = min(len(spans), max(1, len(os.sched_getaffinity(0)) - 1))
     async with AsyncExitStack() as opened:
         folded = FoldedPartitions(opened.enter_context(ThreadPoolExecutor(count or 1, "folded")))
         ranges = [RangeToFold(each.partition, each.start, each.stop, each.begins_log) for each in spans.values()]
         for number in range(count):
-            await folded.start(FoldTask(bootstrap, limits, ranges[number::count]), opened)
+            await folded.start(FoldTask(bootstrap, limits, ranges[number::count], archive), opened)
         yield folded
 
 

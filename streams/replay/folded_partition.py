@@ -1,4 +1,4 @@
-"""Reads one partition of ``events`` through librdkafka and folds it, in portions."""
+"""Reads one partition of ``events``, from the archive and then through librdkafka, and folds it, in portions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from aiokafka import TopicPartition
 from confluent_kafka import KafkaError, KafkaException
 
+from headrace.schemas.archive.archive import open_archive
+from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import RangeExpired
 from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import EVENTS
@@ -25,14 +27,29 @@ _BYTES = 2 * 1024 * 1024
 """Size of their payloads from which on a portion is complete; the last event may exceed it."""
 
 
-async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> AsyncIterator[Portion]:
-    """Yields the portions of ``span``, a range of a partition of ``events``; the last one is marked.
+async def fold_span(
+    bootstrap: str, span: OffsetRange, limits: FoldLimits, archive: str | None = None
+) -> AsyncIterator[Portion]:
+    """Yields the portions of ``span``, a range of a partition of ``events``; the last one is marked. ``archive``:
+    object store with what the log no longer has.
 
-    Raises :class:`RangeExpired`, and ``KafkaException`` if the partition cannot be read.
+    Raises :class:`RangeExpired`, ``KafkaException`` if the partition cannot be read, and with an archive
+    ``NotArchived``, ``SegmentUnreadable`` and ``StoreUnavailable``.
     """
     rederivation = Rederivation(span.partition, limits, begins_log=span.begins_log)
     place = TopicPartition(EVENTS.name, span.partition)
     position = span.start
+    if archive is not None:
+        begin = min(await log_begin(bootstrap, place), span.stop)
+        if position < begin:
+            archived = await open_archive(archive, bootstrap, [place.topic])
+            async for kept in archived.read(place, position, begin):
+                for _ in rederivation.take(kept):
+                    if is_full(rederivation):
+                        yield rederivation.portion()
+                if rederivation.pending.records >= _RECORDS:
+                    yield rederivation.portion()
+            position = begin
     while position < span.stop:
         async with open_reader(bootstrap, place.topic, place.partition, position) as reader:
             try:
@@ -52,6 +69,12 @@ async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> As
                     rederivation.skip(skipped)
                 position = skipped.stop
     yield rederivation.finish()
+
+
+async def log_begin(bootstrap: str, place: TopicPartition) -> int:
+    """Returns the first offset that the log of ``place`` still has."""
+    async with open_consumer(bootstrap) as consumer:
+        return int((await consumer.beginning_offsets([place]))[place])
 
 
 def is_full(rederivation: Rederivation) -> bool:

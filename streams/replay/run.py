@@ -20,6 +20,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from headrace.schemas.archive.archive import Archive, open_archive
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.side_topics import LIVE, SIDE, OffsetRange, ReplayFinished, ReplayStage, side_topic
@@ -62,6 +63,8 @@ class ReplayConfig:
     """Client of the judges; ``None``: the verdicts recorded in live rewards are used."""
     judge_wait_s: float = 120.0
     """Time limit in seconds for a batch of questions to judges."""
+    archive: str | None = None
+    """Object store with the archive of what the log no longer has; ``None``: only the log is read."""
 
     def __post_init__(self) -> None:
         side_topic(EVENTS, self.name)  # checks the name
@@ -74,15 +77,18 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
     not in the log, and ``LookupError`` if a live topic is missing or retention deletes records of the range meanwhile.
     """
     source, references = SOURCE_OF[config.stage], SIDE if config.stage is ReplayStage.EVENTS else LIVE
-    spans = await find_spans(config.bootstrap, source, config.begin, config.end)
-    feedback = await _feedback_spans(config, spans)
+    archive = None
+    if config.archive is not None:
+        archive = await open_archive(config.archive, config.bootstrap, (source.name, FEEDBACK.name))
+    spans = await find_spans(config.bootstrap, source, config.begin, config.end, archive)
+    feedback = await _feedback_spans(config, spans, archive)
     from_events = config.stage is ReplayStage.EVENTS
     reading = _places(FEEDBACK, feedback) if from_events else _places(source, spans) | _places(FEEDBACK, feedback)
-    verdicts = await _verdicts(config, _places(source, spans))
+    verdicts = await _verdicts(config, _places(source, spans), archive)
     async with (
-        fold_partitions(config.bootstrap, spans if from_events else {}, config.rules.fold) as folded,
+        fold_partitions(config.bootstrap, spans if from_events else {}, config.rules.fold, config.archive) as folded,
         open_consumer(config.bootstrap) as consumer,
-        open_range(config.bootstrap, reading) as reader,
+        open_range(config.bootstrap, reading, archive) as reader,
         open_delivery(config.bootstrap) as delivery,
     ):
         further = _further(config, has_feedback=bool(feedback))
@@ -142,7 +148,9 @@ async def _flow(
     await sink.write(pipeline.finish())
 
 
-async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
+async def _feedback_spans(
+    config: ReplayConfig, spans: Mapping[int, OffsetRange], archive: Archive | None
+) -> dict[int, OffsetRange]:
     """Returns the range of ``feedback``: from as long before the range as feedback is remembered, to the range's end.
 
     If the range is given by offsets, it is all feedback.
@@ -151,7 +159,7 @@ async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]
         return {}
     begin = max(0, config.begin - config.rules.join.remember_ms) if isinstance(config.begin, int) else None
     end = config.end if isinstance(config.end, int) else None
-    found = await find_spans(config.bootstrap, FEEDBACK, begin, end)
+    found = await find_spans(config.bootstrap, FEEDBACK, begin, end, archive)
     if found.keys() < spans.keys():
         raise ValueError(
             f"{FEEDBACK.name} has {len(found)} partitions and {SOURCE_OF[config.stage].name} more: feedback is joined "
@@ -160,7 +168,9 @@ async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]
     return {number: span for number, span in found.items() if number in spans}
 
 
-async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, OffsetRange]) -> Verdicts:
+async def _verdicts(
+    config: ReplayConfig, places: Mapping[TopicPartition, OffsetRange], archive: Archive | None
+) -> Verdicts:
     """Returns the judges' verdicts: new ones if the config has a client, else those recorded in live rewards."""
     terms = [term for spec in config.rules.rewards.specs for term in spec.judges]
     if config.stage is ReplayStage.REWARDS or not terms:
@@ -169,7 +179,7 @@ async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, Offset
         return await recorded(terms, read_rewards(config.bootstrap))
     if config.stage is ReplayStage.EVENTS:
         raise ValueError("judges answer only about trajectories that are in the log: replay with stage trajectories")
-    async with open_range(config.bootstrap, places) as reader:
+    async with open_range(config.bootstrap, places, archive) as reader:
         return await asked(reader.records(), config.rules.rewards, config.judging, wait_s=config.judge_wait_s)
 
 

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from headrace.deploy.cli import cli
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES
+from tests.streams.archiving.archived import archive_now
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.provenance.published_run import delete_before, train
 
@@ -74,8 +75,9 @@ def test_unknown_arguments_are_errors(kafka, steps):
         assert rebuild(kafka, wrong, "--run", "plain").exit_code == 2
 
 
-def test_expired_records_are_reported(kafka, steps):
+def test_expired_records_are_reported_or_read_from_the_archive(kafka, steps, tmp_path):
     """Last in the file, because it deletes records."""
+    asyncio.run(archive_now(kafka, tmp_path))
     step = steps["plain"][1]
     reference = next(each for group in step.groups for each in group.trajectories if each.partition == 1)
     delete_before(kafka, TRAJECTORIES, 1, reference.offset + 1)
@@ -94,3 +96,12 @@ def test_expired_records_are_reported(kafka, steps):
     assert {each["absence"] for each in first["missing"] + second["missing"]} == {"expired"}
     refused = rebuild(kafka, "1", "--run", "plain", "--write", "nothing.safetensors")
     assert (refused.exit_code, "nothing.safetensors is not written" in refused.output) == (3, True)
+
+    delete_before(kafka, STEPS, 0, -1)  # all
+    assert "has no step 1" in rebuild(kafka, "1", "--run", "plain").output
+    done = rebuild(kafka, "all", "--run", "plain", "--json", "--archive", tmp_path.as_uri())
+    assert done.exit_code == 0, done.output
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["step"], each["verdict"]) for each in shown] == [(1, "matches"), (2, "matches")]
+    wrong = rebuild(kafka, "1", "--run", "plain", "--archive", "/data")
+    assert (wrong.exit_code, "none of these forms" in wrong.output) == (1, True)

@@ -20,9 +20,12 @@ def started(settings: Settings, *without: str) -> tuple[str, ...]:
     return tuple(part.name for part in select(PROCESSES, settings, without)[0])
 
 
-def test_all_parts_are_started_by_default_except_those_that_need_a_collector_or_a_sink(settings: Settings) -> None:
-    assert set(NAMES) - set(started(settings)) == {"traces", "notify"}
-    assert set(NAMES) - set(started(settings.model_copy(update={"otlp": "http://collector:4318"}))) == {"notify"}
+def test_all_parts_are_started_by_default_except_those_that_need_a_collector_or_options(settings: Settings) -> None:
+    assert set(NAMES) - set(started(settings)) == {"traces", "notify", "archive"}
+    assert set(NAMES) - set(started(settings.model_copy(update={"otlp": "http://collector:4318"}))) == {
+        "notify",
+        "archive",
+    }
 
 
 def test_every_part_with_metrics_has_a_metrics_port_of_its_own(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from aiokafka import TopicPartition
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
@@ -47,6 +48,8 @@ from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rules import Rules
 from headrace.streams.topology import TOPOLOGY
 from tests.clocks import with_producers_time
+from tests.schemas.kafka.test_reading import delete_before
+from tests.streams.archiving.archived import archive_now
 from tests.streams.builders import session, ticks
 
 pytestmark = pytest.mark.kafka
@@ -422,3 +425,23 @@ def test_the_command_shows_a_table_and_a_picture(live: str, tmp_path: Path) -> N
     assert "no trajectory in common" in diffed(live, "seen", "--run", "nosuch").output
     missing = CliRunner().invoke(cli, ["diff", "nosuch", "--kafka", live])
     assert (missing.exit_code, "no replay 'nosuch'" in missing.output) == (1, True)
+
+
+async def test_a_replay_reads_from_the_archive_what_retention_deleted(live: str, tmp_path: Path) -> None:
+    """Last in the file, because it deletes records."""
+    begin = now() + 500 * (GROUPS // 4)
+    before = {stage: await replayed(live, f"logged-{stage}", stage) for stage in ReplayStage}
+    later = await replayed(live, "logged-later", ReplayStage.EVENTS, begin=begin)
+    await archive_now(live, tmp_path, file_records=150)
+    for topic in (EVENTS, TRAJECTORIES, REWARDS):
+        found = await stored(live, topic)
+        for partition in range(topic.partitions):
+            last = max(each.offset for each in found if each.partition == partition)
+            await delete_before(live, TopicPartition(topic.name, partition), last + 1 if partition == 2 else last // 2)
+    cut = await replayed(live, "cut", ReplayStage.EVENTS)
+    assert cut.sha256 != before[ReplayStage.EVENTS].sha256
+    for stage, finished in before.items():
+        again = await replayed(live, f"archived-{stage}", stage, archive=tmp_path.as_uri())
+        assert again == finished.model_copy(update={"name": again.name})
+    again = await replayed(live, "archived-later", ReplayStage.EVENTS, begin=begin, archive=tmp_path.as_uri())
+    assert again == later.model_copy(update={"name": again.name})
