@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -52,7 +52,8 @@ class ConsumerLag:
     partition: int
     """Partition."""
     records: int
-    """Offsets between the group's position and the log end offset, including transaction markers."""
+    """Offsets between the group's position and the log end offset, including transaction markers; 0 if only markers
+    and aborted records are left."""
     seconds: float
     """Age of the next record that the group has not processed; 0 if there is none."""
 
@@ -68,14 +69,17 @@ def lags(
     ends: Mapping[TopicPartition, int],
     next_ms: Mapping[tuple[TopicPartition, int], int],
     now_ms: int,
+    without_records: Collection[tuple[TopicPartition, int]] = (),
 ) -> list[ConsumerLag]:
-    """Returns the lag of every group in each partition. ``next_ms``: time of the record at each position."""
+    """Returns the lag of every group in each partition. ``next_ms``: time of the record at each position;
+    ``without_records``: positions with nothing to read up to the end, only markers of transactions.
+    """
     return [
         ConsumerLag(
             group,
             partition.topic,
             partition.partition,
-            max(ends[partition] - place, 0),
+            0 if (partition, place) in without_records else max(ends[partition] - place, 0),
             max(now_ms - next_ms.get((partition, place), now_ms), 0) / 1000,
         )
         for group, found in sorted(places.items())
@@ -187,7 +191,8 @@ async def _measure(
         for partition, place in ours.items()
         if 0 <= place < ends.get(partition, 0)
     }
-    return lags(places, ends, await _times(consumer, behind), now_ms)
+    times, without_records = await _times(consumer, behind, ends)
+    return lags(places, ends, times, now_ms, without_records)
 
 
 def measure_in_thread(bootstrap: str, groups: Iterable[str], *, interval_s: float = 5.0) -> LagMeter:
@@ -205,9 +210,12 @@ def measure_in_thread(bootstrap: str, groups: Iterable[str], *, interval_s: floa
 
 
 async def _times(
-    consumer: AIOKafkaConsumer, places: Iterable[tuple[TopicPartition, int]]
-) -> dict[tuple[TopicPartition, int], int]:
-    """Returns the time (Unix ms) of the first record at or after each position, if there is one."""
+    consumer: AIOKafkaConsumer, places: Iterable[tuple[TopicPartition, int]], ends: Mapping[TopicPartition, int]
+) -> tuple[dict[tuple[TopicPartition, int], int], set[tuple[TopicPartition, int]]]:
+    """Returns the time (Unix ms) of the first record at or after each position, and the positions that no record
+    follows up to ``ends``.
+    """
+    without_records: set[tuple[TopicPartition, int]] = set()
     times: dict[tuple[TopicPartition, int], int] = {}
     left: dict[TopicPartition, list[int]] = {}
     for partition, place in places:
@@ -224,4 +232,8 @@ async def _times(
             batches = await consumer.getmany(*wanted, timeout_ms=200, max_records=len(wanted))
             for partition, records in batches.items():
                 times[partition, wanted.pop(partition)] = records[0].timestamp
-    return times
+            for partition in list(wanted):
+                # The position passes markers of transactions and aborted records, which are not returned.
+                if await consumer.position(partition) >= ends[partition]:
+                    without_records.add((partition, wanted.pop(partition)))
+    return times, without_records

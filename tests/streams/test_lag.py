@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
-from headrace.schemas.topics import EVENTS
+from headrace.schemas.topics import EVENTS, REWARDS
 from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.lag import (
@@ -38,6 +38,11 @@ def test_the_position_of_other_groups_is_their_commit() -> None:
 def test_lag_is_the_distance_to_the_end_and_the_age_of_the_next_record() -> None:
     found = lags({"g": {P0: 10, P1: 7}}, {P0: 15, P1: 7}, {(P0, 10): 4_000}, 9_500)
     assert found == [ConsumerLag("g", "events", 0, 5, 5.5), ConsumerLag("g", "events", 1, 0, 0.0)]
+
+
+def test_a_partition_with_markers_of_transactions_only_has_no_lag() -> None:
+    found = lags({"g": {P0: 10, P1: 7}}, {P0: 15, P1: 9}, {(P1, 7): 1_000}, 2_000, {(P0, 10)})
+    assert found == [ConsumerLag("g", "events", 0, 0, 0.0), ConsumerLag("g", "events", 1, 2, 1.0)]
 
 
 def test_a_partition_without_a_commit_or_without_an_end_has_no_lag() -> None:
@@ -109,3 +114,32 @@ async def test_two_groups_behind_in_one_partition_each_have_the_age_of_their_nex
     assert found["slow"].seconds - found["fast"].seconds == pytest.approx(60)
     assert found["fast"].seconds >= 30
     assert found["done"].seconds == 0
+
+
+@pytest.mark.kafka
+async def test_an_idle_group_has_no_lag_behind_the_markers_of_transactions(kafka: str) -> None:
+    place = TopicPartition(REWARDS.name, 0)
+    async with open_producer(kafka, transactional_id="lag-markers") as producer:
+        async with producer.transaction():
+            await (await producer.send(REWARDS.name, value=b"x", partition=0))
+        async with open_consumer(kafka, group="reads-transactions") as consumer:
+            consumer.assign([place])
+            await consumer.commit({place: 1})
+            while (end := (await consumer.end_offsets([place]))[place]) < 2:  # the record, and the marker after it
+                await asyncio.sleep(0.05)
+        (idle,) = await measure_lag(kafka, ["reads-transactions"])
+        assert (idle.records, idle.seconds) == (0, 0.0)
+        async with producer.transaction():
+            await (await producer.send(REWARDS.name, value=b"y", partition=0))
+        while not (behind := (await measure_lag(kafka, ["reads-transactions"]))[0]).records:
+            await asyncio.sleep(0.05)
+        await producer.begin_transaction()
+        await (await producer.send(REWARDS.name, value=b"aborted", partition=0))
+        await producer.abort_transaction()
+    async with open_consumer(kafka, group="reads-transactions") as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: end + 1})
+        while (await consumer.end_offsets([place]))[place] < end + 4:  # y, its marker, what was aborted, its marker
+            await asyncio.sleep(0.05)
+    (idle,) = await measure_lag(kafka, ["reads-transactions"])
+    assert (idle.records, idle.seconds) == (0, 0.0), "nor behind aborted records"
