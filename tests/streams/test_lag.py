@@ -8,6 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.consumer import ReportingConsumer
 from headrace.schemas.topics import EVENTS, REWARDS
 from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.clickhouse.lag_row import lag_row
@@ -116,6 +117,15 @@ async def test_two_groups_behind_in_one_partition_each_have_the_age_of_their_nex
     assert found["done"].seconds == 0
 
 
+async def end_of(consumer: ReportingConsumer, place: TopicPartition, least: int) -> int:
+    """The end of ``place``, once it is at least ``least``: markers are written after a commit has returned."""
+    for _ in range(1_000):
+        if (end := (await consumer.end_offsets([place]))[place]) >= least:
+            return int(end)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{place} does not reach {least}")
+
+
 @pytest.mark.kafka
 async def test_an_idle_group_has_no_lag_behind_the_markers_of_transactions(kafka: str) -> None:
     place = TopicPartition(REWARDS.name, 0)
@@ -125,21 +135,21 @@ async def test_an_idle_group_has_no_lag_behind_the_markers_of_transactions(kafka
         async with open_consumer(kafka, group="reads-transactions") as consumer:
             consumer.assign([place])
             await consumer.commit({place: 1})
-            while (end := (await consumer.end_offsets([place]))[place]) < 2:  # the record, and the marker after it
-                await asyncio.sleep(0.05)
+            end = await end_of(consumer, place, 2)  # the record, and the marker after it
         (idle,) = await measure_lag(kafka, ["reads-transactions"])
         assert (idle.records, idle.seconds) == (0, 0.0)
         async with producer.transaction():
             await (await producer.send(REWARDS.name, value=b"y", partition=0))
-        while not (behind := (await measure_lag(kafka, ["reads-transactions"]))[0]).records:
-            await asyncio.sleep(0.05)
+        async with open_consumer(kafka) as consumer:
+            await end_of(consumer, place, end + 2)
+        (behind,) = await measure_lag(kafka, ["reads-transactions"])
+        assert behind.records > 0
         await producer.begin_transaction()
         await (await producer.send(REWARDS.name, value=b"aborted", partition=0))
         await producer.abort_transaction()
     async with open_consumer(kafka, group="reads-transactions") as consumer:
         consumer.assign([place])
         await consumer.commit({place: end + 1})
-        while (await consumer.end_offsets([place]))[place] < end + 4:  # y, its marker, what was aborted, its marker
-            await asyncio.sleep(0.05)
+        await end_of(consumer, place, end + 4)  # y, its marker, what was aborted, its marker
     (idle,) = await measure_lag(kafka, ["reads-transactions"])
     assert (idle.records, idle.seconds) == (0, 0.0), "nor behind aborted records"

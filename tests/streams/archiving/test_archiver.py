@@ -58,7 +58,7 @@ async def write(kafka: str, topic: Topic, count: int, partition: int = 0) -> Non
         for start in range(0, count, 3):
             async with producer.transaction():
                 for number in range(start, min(start + 3, count)):
-                    message = Message(b"k%d" % number, b"v" * number, [("n", b"%d" % number), ("n", None)])
+                    message = Message(b"k%d" % number, b"v" * number, [("n", b"%d" % number), ("n", b"")])
                     await (await send(producer, topic, message, partition=partition))
             await producer.begin_transaction()
             await (await send(producer, topic, Message(b"aborted", b"", []), partition=partition))
