@@ -32,6 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Rollouts": ("environment", "fork"),
     "Rewards": ("reward", "replay", "diff", "watch"),
+    "On call": ("runbook",),
     "Models": ("train", "keys", "metrics", "base-model", "deletion-tasks", "sft", "rft"),
     "Search over real text": ("corpus", "tasks", "index"),
     "Provenance": ("show", "lineage", "rebuild"),

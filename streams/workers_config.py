@@ -55,6 +55,9 @@ class WorkersConfig:
     watch_anneals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Reward spec → component → policy version from which its weight must be 0: ``{"mine@1": {"shaping": 200}}``. For
     specs that do not declare a schedule themselves."""
+    watch_pauses: tuple[str, ...] = ()
+    """Monitors of attempts and rewards whose open alert pauses admission: ``["tripwire", "marked"]``. Trajectories of
+    its agent and task source are then rejected as ``admission_paused``. The other monitors only notify."""
     trust_producers_time: bool = False
     """Start although ``feedback`` uses producer timestamps: windows then end by the producers' clocks."""
     limits: GroupLimits = field(init=False)
@@ -64,7 +67,7 @@ class WorkersConfig:
     join_limits: JoinLimits = field(init=False)
     """Limits of the feedback join, from these settings."""
     watch: WatchSettings = field(init=False)
-    """Settings of the monitors, from ``watch_anneals``."""
+    """Settings of the monitors, from ``watch_anneals`` and ``watch_pauses``."""
 
     def __post_init__(self) -> None:
         unknown = set(self.processors) - set(PROCESSORS)
@@ -82,5 +85,5 @@ class WorkersConfig:
         limits = GroupLimits(timeout_ms=round(self.group_timeout_s * 1000), remember_ms=round(self.remember_s * 1000))
         object.__setattr__(self, "limits", limits)
         object.__setattr__(self, "policies", parse_policies(self.group_policies))
-        object.__setattr__(self, "watch", WatchSettings(self.watch_anneals))
+        object.__setattr__(self, "watch", WatchSettings(self.watch_anneals, self.watch_pauses))
         object.__setattr__(self, "join_limits", JoinLimits(remember_ms=limits.remember_ms))

@@ -26,6 +26,7 @@ from headrace.schemas.records.weights import Weights
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
+from headrace.trainer.admission.pause_reader import PauseReader, open_pause_reader
 from headrace.trainer.announcements.announcement import PublishedPosition, announcement
 from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.batches.recipe import prepare_groups
@@ -119,9 +120,14 @@ async def run_trainer(
                         )
                     )
                 )
+                pauses = await retrier.for_log(
+                    lambda: stack.enter_async_context(
+                        open_pause_reader(config.bootstrap, run=config.run, answer_s=answer_s, retry=retrier.for_log)
+                    )
+                )
                 store = ObjectStore(config.store_url)
                 publisher = Publisher(announcer, store, retrier, reached)
-                trainer = Trainer(config, leader, learner, intake, publisher, store, key, reached, progress)
+                trainer = Trainer(config, leader, learner, intake, pauses, publisher, store, key, reached, progress)
                 published = await retrier.for_log(
                     lambda: newest_published(config.bootstrap, config.run, is_trusted=is_own)
                 )
@@ -177,6 +183,7 @@ class Trainer:
         leader: Leader,
         learner: Learner,
         intake: Intake,
+        pauses: PauseReader,
         publisher: Publisher,
         store: ObjectStore,
         key: SigningKey,
@@ -188,6 +195,7 @@ class Trainer:
         self._leader = leader
         self._learner = learner
         self._intake = intake
+        self._pauses = pauses
         self._publisher = publisher
         self._store = store
         self._key = key
@@ -205,7 +213,12 @@ class Trainer:
             bounds=config.admission,
         )
         self._gatherer = Gatherer(
-            intake, rules, self._commit_position, progress, groups_per_step=config.groups_per_step
+            intake,
+            rules,
+            self._commit_position,
+            progress,
+            groups_per_step=config.groups_per_step,
+            paused_now=pauses.current,
         )
 
     @property
@@ -237,6 +250,7 @@ class Trainer:
             news.append(self._key.sign(pointer))  # with a new key, because followers stop trusting the old one
         await self._publisher.publish_all([announcement(each, run=config.run) for each in news])
         self._stop_if_diverged()
+        await self._pauses.start()
         await self._intake.start(self._position.offsets)
         self._progress.begin(self.version, config.groups_per_step)
         _log.info("run %s resumes from version %d", config.run, self.version)

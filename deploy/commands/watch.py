@@ -51,13 +51,18 @@ def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: s
 @command.command("ack")
 @click.argument("alert", metavar="ALERT")
 @click.option("--by", required=True, metavar="NAME", help="Who has seen it.")
+@click.option("--resume", is_flag=True, help="Admit its task source again, if the alert has paused admission.")
 @_BROKER[0]
 @_BROKER[1]
-def ack(alert: str, by: str, kafka: str | None, data: str | None) -> None:
-    """Note that somebody has seen an alert: ALERT is its id, or its beginning. The monitor is not silenced."""
+def ack(alert: str, by: str, resume: bool, kafka: str | None, data: str | None) -> None:
+    """Note that somebody has seen an alert: ALERT is its id, or its beginning. The monitor is not silenced.
+
+    An alert of a monitor in `workers.watch_pauses` pauses admission until it is resolved, or until --resume.
+    """
     from headrace.deploy.errors import StackError
     from headrace.deploy.watching.alerts import acknowledge, read_episodes
     from headrace.deploy.watching.episodes import NoEpisode, named
+    from headrace.schemas.records.alert import AdmissionOrder
 
     if not by.strip() or len(by) > 200:
         raise click.UsageError("--by needs a name of 1 to 200 characters.")
@@ -66,11 +71,27 @@ def ack(alert: str, by: str, kafka: str | None, data: str | None) -> None:
         status = named(read_episodes(bootstrap), alert)
     except NoEpisode as error:
         raise StackError(f"{error}.") from error
-    if by in status.acknowledged_by:
+    if resume and not status.pauses:
+        raise StackError(
+            f"{status.episode.monitor} ({status.episode.id[:8]}) does not pause admission: leave out --resume."
+        )
+    if by in status.acknowledged_by and not resume:
         print_line(f"{status.episode.monitor} was acknowledged by {by} before.")
         return
-    acknowledge(bootstrap, status, by)
-    print_line(f"{status.episode.monitor} ({status.episode.id[:8]}) is acknowledged by {by}.")
+    acknowledge(bootstrap, status, by, AdmissionOrder.RESUME if resume else AdmissionOrder.NONE)
+    resumed = "; admission is resumed" if resume else ""
+    print_line(f"{status.episode.monitor} ({status.episode.id[:8]}) is acknowledged by {by}{resumed}.")
+
+
+@command.command("monitors")
+def monitors() -> None:
+    """List the monitors: what an alarm means, and which may pause admission."""
+    from headrace.streams.watch.monitors import NAMES, about, may_pause
+
+    for name in dict.fromkeys(NAMES):
+        print_line(f"{name:20} {'may pause  ' if may_pause(name) else '           '}{about(name)}")
+    for name in ("component:NAME", "against:NAME"):
+        print_line(f"{name:20} may pause  {about(name)}")
 
 
 @command.command("plant")
@@ -87,22 +108,22 @@ def ack(alert: str, by: str, kafka: str | None, data: str | None) -> None:
 def plant(
     name: str, honest: int, steps: int, ramp: int, seed: int, live: bool, kafka: str | None, data: str | None
 ) -> None:
-    """Plant the hack NAME into simulated rollouts, and print which monitors alarm, and when.
+    """Plant the hack or drift NAME into simulated rollouts, and print which monitors alarm, and when.
 
-    Steps are counted from the first hacked one. NAME `list` prints the hacks, `nothing` plants none. With --live the
-    observations are written to the topic observations, under a run of their own: nothing is trained on them.
+    Steps are counted from the first hacked one. NAME `list` prints hacks and drifts, `nothing` plants none. With --live
+    the observations are written to the topic observations, under a run of their own: nothing is trained on them.
     """
-    from headrace.streams.watch.planted.hacks import HACKS
+    from headrace.streams.watch.planted.drifts import PLANTED
 
     if name == "list":
-        for hack in HACKS.values():
+        for hack in PLANTED.values():
             print_line(f"{hack.name:24} {hack.about}")
         return
-    if name != "nothing" and name not in HACKS:
+    if name != "nothing" and name not in PLANTED:
         raise click.UsageError(f"No hack {name!r}: `headrace watch plant list` prints them.")
     from headrace.deploy.watching.plant import Plan, alarms, line, planted_steps
 
-    plan = Plan(HACKS.get(name), honest, ramp, steps, seed)
+    plan = Plan(PLANTED.get(name), honest, ramp, steps, seed)
     if live:
         from headrace.deploy.watching.alerts import send_planted
 

@@ -28,6 +28,7 @@ from headrace.deploy.demo.summary import (
     figures_of,
     mean_reward,
     mixed_versions,
+    monitored,
     normalised,
     reward_by_version,
 )
@@ -202,6 +203,7 @@ async def run_circle(
             steps=len(watch.records.steps),
             sampling=sampling,
             usage=usage,
+            monitors=monitored(watch.records.readings.values(), watch.records.alerts),
             ledger=asdict(ledger),
             weights_published=len(watch.records.published),
             weights_applied=len(watch.records.applied),

@@ -13,7 +13,9 @@ from headrace.agents.rollouts.rollout_metrics import SamplingReport
 from headrace.deploy.demo.exactness import Exactness
 from headrace.deploy.demo.usage import Usage, usage_lines
 from headrace.schemas.events import Purpose
+from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.watch import Readings
 
 REWARD_SHARE = "reward, share of the maximum"
 """What held-out attempts are worth, unless the system has a measure of its own."""
@@ -59,6 +61,19 @@ class Figure(BaseModel):
     """After training."""
 
 
+class Monitored(BaseModel):
+    """What the monitors said about the run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    windows: int
+    """Windows that were complete."""
+    judged: int
+    """Values that were compared with a baseline; the first 25 windows of a monitor make it."""
+    alarms: list[str]
+    """Monitors that alarmed, with agent and task source."""
+
+
 class Summary(BaseModel):
     """The JSON that ``headrace demo --json`` writes."""
 
@@ -85,6 +100,8 @@ class Summary(BaseModel):
     """What the sampler did while the policy learned; ``None`` in summaries of older releases."""
     usage: Usage | None = None
     """Where processors and time went while it learned; ``None`` in summaries of older releases."""
+    monitors: Monitored | None = None
+    """What the monitors said; ``None`` in summaries of older releases."""
     ledger: dict[str, Any]
     weights_published: int
     weights_applied: int
@@ -167,6 +184,23 @@ def sampling_lines(done: SamplingReport) -> list[str]:
     return lines
 
 
+def monitored(readings: Iterable[Readings], alerts: Iterable[Alert]) -> Monitored:
+    """Returns what the monitors said, from the records of ``monitors`` and ``alerts`` of a run."""
+    windows = judged = 0
+    for each in readings:
+        windows += 1
+        judged += sum(reading.expected is not None for reading in each.readings.values())
+    opened = [each.episode for each in alerts if each.episode and each.episode.state is EpisodeState.OPENED]
+    alarms = {each.id: "/".join(filter(None, (each.monitor, each.agent, each.task_source))) for each in opened}
+    return Monitored(windows=windows, judged=judged, alarms=list(alarms.values()))
+
+
+def monitor_lines(found: Monitored) -> list[str]:
+    """Returns what the monitors said, as text."""
+    said = f"{len(found.alarms)} alarmed: {', '.join(found.alarms)}" if found.alarms else "none alarmed"
+    return [f"Monitors: {found.windows} windows, {found.judged} values judged, {said}"]
+
+
 def exactness_lines(found: Exactness) -> list[str]:
     """Returns what became of the calls of a program behind the gateway, as text."""
     equal, other = found.echoes.get("equal", 0), sum(found.echoes.values()) - found.echoes.get("equal", 0)
@@ -206,6 +240,7 @@ def render(summary: Summary) -> str:
         f"trajectories sampled by more than one version {summary.mixed_version_trajectories}",
         *(() if summary.sampling is None else sampling_lines(summary.sampling)),
         *(() if summary.usage is None else usage_lines(summary.usage)),
+        *(() if summary.monitors is None else monitor_lines(summary.monitors)),
         *(() if summary.exactness is None else exactness_lines(summary.exactness)),
         f"Trajectories {ledger['started']}: " + ("the ledger adds up" if ledger["adds_up"] else "DOES NOT ADD UP"),
         *(f"  {name:<{width}}  {count:>6}" for name, count in fates.items()),

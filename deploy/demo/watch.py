@@ -14,8 +14,9 @@ from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Step
+from headrace.schemas.records.watch import Readings
 from headrace.schemas.records.weights import Applied, Weights
-from headrace.schemas.topics import ALERTS, APPLIED, REWARDS, STEPS, WEIGHTS
+from headrace.schemas.topics import ALERTS, APPLIED, MONITORS, REWARDS, STEPS, WEIGHTS
 from headrace.schemas.wire import UnreadableRecord, decode
 
 
@@ -28,6 +29,7 @@ class RunRecords:
     applied: set[int] = field(default_factory=set)
     rewards: dict[str, Reward] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
+    readings: dict[tuple[str, ...], Readings] = field(default_factory=dict)
 
     @property
     def served(self) -> int:
@@ -47,6 +49,9 @@ class RunRecords:
                 self.rewards |= by_trajectory([record])
             case Alert():
                 self.alerts.append(record)
+            case Readings():
+                key = (record.lane, record.agent, record.task_source, record.spec, str(record.window))
+                self.readings[key] = record
 
 
 class RunWatcher:
@@ -104,7 +109,7 @@ async def watch_run(bootstrap: str, run: str) -> AsyncIterator[RunWatcher]:
     """Read the records of ``run`` from the first offset on, inside the block."""
     watch = RunWatcher(run)
     async with open_consumer(bootstrap) as consumer:
-        topics = (STEPS, WEIGHTS, APPLIED, REWARDS, ALERTS)
+        topics = (STEPS, WEIGHTS, APPLIED, REWARDS, MONITORS, ALERTS)
         partitions = [partition for topic in topics for partition in await partitions_of(consumer, topic)]
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)

@@ -9,6 +9,7 @@ from headrace.deploy.processes.follower import FOLLOWER
 from headrace.deploy.processes.gateway import GATEWAY
 from headrace.deploy.processes.kafka import KAFKA
 from headrace.deploy.processes.notify import NOTIFY
+from headrace.deploy.processes.oncall import ONCALL
 from headrace.deploy.processes.otlp import OTLP
 from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.sink import SINK
@@ -20,7 +21,7 @@ from headrace.deploy.processes.vllm import VLLM
 PROCESSES: tuple[Process, ...] = (
     KAFKA, CLICKHOUSE, VLLM, GATEWAY, OTLP,
     *STREAM_PROCESSES,
-    SINK, ARCHIVE, TRACES, NOTIFY, TRAINER, FOLLOWER, DASHBOARD,
+    SINK, ARCHIVE, TRACES, ONCALL, NOTIFY, TRAINER, FOLLOWER, DASHBOARD,
 )  # fmt: skip
 """In topological order: each process comes after those that it needs."""
 

@@ -106,7 +106,7 @@ def trainer_flow() -> Flow:
     """Return the topics that a trainer reads and writes."""
     from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 
-    return Flow((TRAINING, TRAJECTORIES), (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS))
+    return Flow((TRAINING, TRAJECTORIES, ALERTS), (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS))
 
 
 def train(

@@ -9,7 +9,7 @@ from headrace.schemas.ids import derived_id
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
-from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.alert import AdmissionOrder, Alert
 from headrace.schemas.records.watch import Observation
 from headrace.schemas.topics import ALERTS, OBSERVATIONS
 from headrace.schemas.wire import UnreadableRecord, decode, record_message
@@ -36,9 +36,11 @@ async def _read_episodes(bootstrap: str) -> list[EpisodeStatus]:
     return episodes(alerts)
 
 
-def acknowledge(bootstrap: str, status: EpisodeStatus, by: str) -> None:
-    """Write that ``by`` has acknowledged an episode."""
-    message = episode_message(acknowledgement(status, by), time.time_ns() // 1_000_000, source=SOURCE)
+def acknowledge(
+    bootstrap: str, status: EpisodeStatus, by: str, admission: AdmissionOrder = AdmissionOrder.NONE
+) -> None:
+    """Write that ``by`` has acknowledged an episode; with ``RESUME`` also that admission is to be resumed."""
+    message = episode_message(acknowledgement(status, by, admission), time.time_ns() // 1_000_000, source=SOURCE)
 
     async def write() -> None:
         async with open_producer(bootstrap) as producer:

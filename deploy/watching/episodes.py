@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from headrace.schemas.records.alert import Alert, Episode, EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
 MAX_EPISODES = 1000
 """Most episodes that are kept: the newest."""
@@ -22,6 +22,13 @@ class EpisodeStatus:
     """Its fields."""
     acknowledged_by: tuple[str, ...] = ()
     """Who acknowledged it, in order."""
+    resumed_by: tuple[str, ...] = ()
+    """Who resumed admission although it is open, in order."""
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the trainer is asked to reject the trajectories that it is about."""
+        return self.is_open and self.episode.admission is AdmissionOrder.PAUSE and not self.resumed_by
 
     @property
     def is_open(self) -> bool:
@@ -39,13 +46,21 @@ def episodes(alerts: Iterable[Alert]) -> list[EpisodeStatus]:
             continue
         known = found.get(episode.id)
         if episode.state is EpisodeState.ACKNOWLEDGED:
-            if known is not None and episode.by not in known.acknowledged_by:
-                found[episode.id] = EpisodeStatus(known.newest, known.episode, (*known.acknowledged_by, episode.by))
+            if known is not None:
+                found[episode.id] = _acknowledged(known, episode)
             continue
-        found[episode.id] = EpisodeStatus(alert, episode, known.acknowledged_by if known else ())
+        found[episode.id] = replace(known, newest=alert, episode=episode) if known else EpisodeStatus(alert, episode)
         if len(found) > MAX_EPISODES:
             del found[next(iter(found))]
     return list(found.values())
+
+
+def _acknowledged(known: EpisodeStatus, by: Episode) -> EpisodeStatus:
+    if by.by not in known.acknowledged_by:
+        known = replace(known, acknowledged_by=(*known.acknowledged_by, by.by))
+    if by.admission is AdmissionOrder.RESUME and by.by not in known.resumed_by:
+        known = replace(known, resumed_by=(*known.resumed_by, by.by))
+    return known
 
 
 class NoEpisode(LookupError):
@@ -62,11 +77,13 @@ def named(known: Iterable[EpisodeStatus], name: str) -> EpisodeStatus:
     raise NoEpisode(f"{name!r} are several alerts: {', '.join(each.episode.id for each in fitting[:5])}")
 
 
-def acknowledgement(status: EpisodeStatus, by: str) -> Alert:
-    """Returns the alert by which ``by`` acknowledges an episode."""
-    episode = status.episode.model_copy(update={"state": EpisodeState.ACKNOWLEDGED, "by": by})
+def acknowledgement(status: EpisodeStatus, by: str, admission: AdmissionOrder = AdmissionOrder.NONE) -> Alert:
+    """Returns the alert by which ``by`` acknowledges an episode; with ``RESUME``, the trainer is asked to admit its
+    trajectories again."""
+    episode = status.episode.model_copy(update={"state": EpisodeState.ACKNOWLEDGED, "by": by, "admission": admission})
+    done = "acknowledged and resumed admission" if admission is AdmissionOrder.RESUME else "acknowledged"
     return status.newest.model_copy(
-        update={"message": f"{by} acknowledged {episode.monitor}.", "episode": episode, "details": {}}
+        update={"message": f"{by} {done}: {episode.monitor}.", "episode": episode, "details": {}}
     )
 
 
@@ -76,10 +93,15 @@ def row(status: EpisodeStatus, *, full: bool = False) -> str:
     state = str(episode.state)
     if status.acknowledged_by:
         state += f", seen by {', '.join(status.acknowledged_by)}"
+    if status.pauses:
+        state += ", admission paused"
+    elif status.is_open and status.resumed_by:
+        state += f", admission resumed by {', '.join(status.resumed_by)}"
     usual = f", usually {figures['expected']:.3g}" if "expected" in figures else ""
     value = f"{figures['value']:.3g}{usual}" if "value" in figures else ""
     since = f"since v{episode.since_version}" if episode.since_version is not None else ""
-    where = "/".join(part for part in (status.newest.run, episode.agent, episode.task_source, episode.spec) if part)
+    about = (status.newest.run, str(figures.get("subject", "")), episode.agent, episode.task_source, episode.spec)
+    where = "/".join(dict.fromkeys(part for part in about if part))
     id = episode.id if full else episode.id[:8]
     shown = episode.examples if full else episode.examples[:2]
     examples = " ".join(shown) + (" …" if len(shown) < len(episode.examples) else "")

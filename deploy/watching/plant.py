@@ -12,10 +12,17 @@ from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Observation
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules
-from headrace.streams.watch.observe import observe_attempt, observe_reward
+from headrace.streams.watch.observe import observe_attempt, observe_feedback, observe_rejection, observe_reward
 from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.hacks import Hack, hacked_step, share_at
-from headrace.streams.watch.planted.observations import reward, run_name, trajectory
+from headrace.streams.watch.planted.observations import (
+    feedback,
+    feedback_id,
+    rejection,
+    reward,
+    run_name,
+    trajectory,
+)
 from headrace.streams.watch.watch import Watch, WatchChanges
 
 STEP_MS = 60_000
@@ -29,7 +36,7 @@ class Plan:
     """A run with a hack."""
 
     hack: Hack | None
-    """The hack; ``None``: none, for an honest run."""
+    """The hack or drift; ``None``: none, for an honest run."""
     honest: int = 50
     """Steps before it."""
     ramp: int = 60
@@ -78,6 +85,10 @@ def _observed(attempts: list[Attempt], run: str, time_ms: int) -> Iterator[Obser
     for attempt in attempts:
         yield observe_attempt(trajectory(attempt, run, time_ms))
         yield observe_reward(reward(attempt, run, time_ms))
+        if attempt.rejected is not None and not attempt.evaluates:
+            yield observe_rejection(rejection(attempt, run))
+        if attempt.feedback and not attempt.evaluates:
+            yield observe_feedback(feedback(attempt), attempt.id, feedback_id(attempt))
 
 
 def alarms(steps: Iterator[PlantedStep]) -> Iterator[tuple[PlantedStep, list[Alert]]]:

@@ -26,6 +26,17 @@ class EpisodeState(StrEnum):
     RESOLVED = "resolved"
 
 
+class AdmissionOrder(StrEnum):
+    """What an alert asks the trainer of its run to do with the trajectories of its agent and task source."""
+
+    NONE = "none"
+    """Nothing: the alert only notifies."""
+    PAUSE = "pause"
+    """Not to admit them until the episode is resolved, or somebody resumes them."""
+    RESUME = "resume"
+    """To admit them again, although the episode is open."""
+
+
 class Episode(Part):
     """A time during which a monitor alarms. Each of its alerts states what is known by then; the newest applies."""
 
@@ -51,6 +62,8 @@ class Episode(Part):
     """Up to five trajectories that show it best."""
     by: Name = ""
     """Who acknowledged it."""
+    admission: AdmissionOrder = AdmissionOrder.NONE
+    """What the trainer is asked to do."""
 
 
 class Alert(Record):
@@ -72,6 +85,8 @@ class Alert(Record):
     """Figures."""
     episode: Episode | None = None
     """The episode of a monitor that it belongs to; ``None`` for other problems."""
+    runbook: Name = ""
+    """Runbook that says how to find the cause: ``headrace runbook NAME`` prints it. Empty if there is none."""
 
     @field_validator("details")
     @classmethod

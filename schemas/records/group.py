@@ -53,6 +53,7 @@ class Reason(StrEnum):
     NO_BASELINE = "no_baseline"
     STALE = "stale"
     STALE_TOKENS = "stale_tokens"
+    ADMISSION_PAUSED = "admission_paused"
     OTHER_RUN = "other_run"
     FOREIGN_GROUP = "foreign_group"
     VOCABULARY = "vocabulary"

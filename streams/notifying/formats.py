@@ -49,7 +49,7 @@ def alertmanager(notice: Notice) -> dict[str, Any] | None:
         return None
     labels = {"alertname": alert.kind, "severity": str(alert.severity), "run": alert.run, "component": alert.source}
     starts_ms, ends_ms = notice.time_ms, notice.time_ms + PLAIN_HOLD_MS
-    annotations = {"summary": alert.message}
+    annotations = {"summary": alert.message, "runbook": runbook_command(alert)}
     if episode is not None:
         labels |= {
             "episode": episode.id,
@@ -68,6 +68,11 @@ def alertmanager(notice: Notice) -> dict[str, Any] | None:
     }
 
 
+def runbook_command(alert: Alert) -> str:
+    """Returns the command that prints the alert's runbook; empty if it has none."""
+    return f"headrace runbook {alert.runbook}" if alert.runbook else ""
+
+
 def email(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
     """Returns the alert as an e-mail; those of one episode are one thread."""
     alert, episode = notice.alert, notice.alert.episode
@@ -83,6 +88,8 @@ def email(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMess
     if episode is not None:
         lines += [f"since: {iso(episode.since_ms)}", *(f"example: {id}" for id in episode.examples)]
     lines += [f"{name}: {value}" for name, value in alert.details.items()]
+    if alert.runbook:
+        lines += ["", f"How to find the cause: {runbook_command(alert)}"]
     message.set_content("\n".join(lines) + "\n")
     return message
 

@@ -5,7 +5,7 @@ would make it see a hack several steps later.
 """
 
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.alert import AdmissionOrder, Alert
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.watch import Observation, Readings
 from headrace.schemas.topics import ALERTS, MONITORS, STEPS
@@ -55,7 +55,7 @@ def restore_watch(rules: Rules, start: Start) -> tuple[WatchOperator, list[SetAs
         if isinstance(entry, StoredRow) and entry.key not in known:
             aside.append(SetAside(start.stored[name], "an observation of a key that is missing or cannot be read"))
             del entries[name]
-    watched = WatchRules(anneals_of(rules.watch, rules.rewards))
+    watched = WatchRules(anneals_of(rules.watch, rules.rewards), frozenset(rules.watch.pauses))
     return WatchOperator(Watch(watched, entries.values())), aside
 
 
@@ -80,9 +80,12 @@ def episode_message(alert: Alert, time_ms: int, *, source: str = SOURCE) -> Mess
     if alert.episode is None:
         raise ValueError(f"the alert {alert.kind} belongs to no episode")
     episode = alert.episode
+    parts = (episode.id, episode.state, episode.by, alert.details.get("window", 0))
+    # Somebody may acknowledge an alert first, and resume admission later.
+    resumes = ("resume",) if episode.admission is AdmissionOrder.RESUME else ()
     return record_message(
         alert,
-        id=derived_id(Alert.TYPE, episode.id, episode.state, episode.by, alert.details.get("window", 0)),
+        id=derived_id(Alert.TYPE, *parts, *resumes),
         key=alert.run,
         source=source,
         time_ms=time_ms,

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert, Episode, EpisodeState, Severity
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState, Severity
 from headrace.schemas.records.watch import Reading
 from headrace.streams.watch.key_state import Began, Opened
-from headrace.streams.watch.monitors import TRIPWIRE, about
+from headrace.streams.watch.monitors import TRIPWIRE, about, runbook_of
 from headrace.streams.watch.window import Key
 
 RESOLVED_BELOW = 0.5
@@ -50,6 +50,8 @@ class EpisodeChange(NamedTuple):
     """When the last windows began, this one included."""
     opened: Opened | None
     """The open episode, if there is one."""
+    admission: AdmissionOrder = AdmissionOrder.NONE
+    """What its alerts ask the trainer to do."""
 
 
 class Turned(NamedTuple):
@@ -92,6 +94,7 @@ def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Read
         since_ms=opened.since_ms,
         strength=reading.strength,
         examples=list(opened.examples),
+        admission=at.admission,
     )
     figures = reading.model_dump(exclude_none=True)
     return Alert(
@@ -102,6 +105,7 @@ def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Read
         message=_message(at, opened, state, reading),
         details={"lane": str(key.lane), "window": at.window, **figures},
         episode=episode,
+        runbook=runbook_of(at.monitor),
     )
 
 
@@ -118,9 +122,18 @@ def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Re
         case EpisodeState.RESOLVED:
             return f"Resolved: {value}."
         case EpisodeState.ONGOING:
-            return f"{about(at.monitor)} It continues: {value}."
+            return f"{about(at.monitor)} It continues: {value}.{_paused(at, opened)}"
         case _:
             return (
                 f"{about(at.monitor)} {value}. Look at the examples (`headrace watch list`), then "
-                f"`headrace watch ack {opened.id} --by NAME`."
+                f"`headrace watch ack {opened.id} --by NAME`.{_paused(at, opened)}"
             )
+
+
+def _paused(at: EpisodeChange, opened: Opened) -> str:
+    if at.admission is not AdmissionOrder.PAUSE:
+        return ""
+    return (
+        " Admission of this task source is paused until the alert is resolved, or until "
+        f"`headrace watch ack {opened.id} --by NAME --resume`."
+    )

@@ -9,7 +9,7 @@ from itertools import chain
 from math import isfinite
 from typing import NamedTuple
 
-from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.alert import AdmissionOrder, Alert
 from headrace.schemas.records.watch import Lane, Reading, Readings
 from headrace.streams.rewards.schedule import Schedule
 from headrace.streams.watch import tripwire
@@ -48,6 +48,8 @@ class WatchRules:
 
     anneals: Mapping[str, Mapping[str, Schedule]]
     """How weights should decline relative to the first, by spec and component."""
+    pauses: frozenset[str] = frozenset()
+    """Monitors whose open alert pauses admission."""
 
 
 class Concluded(NamedTuple):
@@ -89,7 +91,15 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
     alerts = []
     for name, verdict in verdicts.items():
         change = turned(
-            EpisodeChange(state.key, name, state.window, until_ms, history, episodes.get(name)),
+            EpisodeChange(
+                state.key,
+                name,
+                state.window,
+                until_ms,
+                history,
+                episodes.get(name),
+                AdmissionOrder.PAUSE if name in rules.pauses else AdmissionOrder.NONE,
+            ),
             verdict.reading,
             verdict.evidence,
         )

@@ -5,7 +5,7 @@ their own: charts compare their values from window to window.
 from collections import Counter
 from math import log1p
 
-from headrace.streams.watch.distances import correlation, deviation, kolmogorov_smirnov, mean, wasserstein
+from headrace.streams.watch.distances import correlation, deviation, kolmogorov_smirnov, wasserstein
 from headrace.streams.watch.shares import risen, shares_of
 from headrace.streams.watch.window import Guilt, Measure, Measured, Row, View, averaged
 
@@ -174,11 +174,26 @@ def reward_wasserstein(view: View) -> Measured | None:
 
 def heldout_gap(view: View) -> Measured | None:
     """Mean total of training rollouts minus that of evaluations in the same window. ``None`` with fewer than 16."""
-    heldout = [row.values["total"] for row in view.rows if row.values.get("evaluates") and "total" in row.values]
+    held_out = heldout(view)
     trained = averaged(view.column("total"), FEW)
-    if trained is None or len(heldout) < FEW:
+    if trained is None or held_out is None:
         return None
-    return Measured(trained.value - mean(heldout), trained.trajectories + len(heldout), max(trained.spread, 1e-6))
+    trajectories = trained.trajectories + held_out.trajectories
+    return Measured(trained.value - held_out.value, trajectories, max(trained.spread, 1e-6))
+
+
+def heldout(view: View) -> Measured | None:
+    """Mean total of the evaluations of the window. ``None`` with fewer than 16."""
+    return averaged([row.values["total"] for row in view.rows if _is_heldout(row)], FEW)
+
+
+def low_heldout(row: Row, _: Measured) -> float | None:
+    """Evaluations in the order of their totals, the smallest first."""
+    return -row.values["total"] if _is_heldout(row) else None
+
+
+def _is_heldout(row: Row) -> bool:
+    return bool(row.values.get("evaluates")) and "total" in row.values
 
 
 def has(name: str, at_least: float = 0.5) -> Guilt:

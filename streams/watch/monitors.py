@@ -292,6 +292,13 @@ REWARDS = (
         m.high("total"),
     ),
     _reward(
+        "heldout",
+        "The mean reward of evaluations falls: the policy has lost something that training rollouts do not show.",
+        m.heldout,
+        ChartRule(DOWN, 0.5, in_spreads=True, baseline=6),
+        m.low_heldout,
+    ),
+    _reward(
         "disagreement",
         "The rubrics of a judge disagree more: one of them may be gamed.",
         m.average("disagreement"),
@@ -438,6 +445,15 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
     return mean, against
 
 
+def may_pause(name: str) -> bool:
+    """Whether an alarm of the monitor ``name`` is about one agent and task source, whose admission can be paused."""
+    if name in (TRIPWIRE, ANNEAL):
+        return True
+    if name.startswith((COMPONENT, AGAINST)):
+        return not name.endswith(":")
+    return name in _BY_NAME and _BY_NAME[name].lane in (Lane.ATTEMPT, Lane.REWARD)
+
+
 def about(name: str) -> str:
     """What an alarm of the monitor ``name`` means, in a sentence."""
     if name.startswith(COMPONENT):
@@ -446,6 +462,16 @@ def about(name: str) -> str:
         return AGAINST_ABOUT
     own = {TRIPWIRE: TRIPWIRE_ABOUT, ANNEAL: ANNEAL_ABOUT}
     return own.get(name) or _BY_NAME[name].about
+
+
+def runbook_of(name: str) -> str:
+    """Returns the runbook for an alarm of the monitor ``name``."""
+    if name == "reward" or name.startswith(COMPONENT):
+        return "reward-drop"
+    if name in ("heldout", "heldout_gap"):
+        return "heldout-regression"
+    kind = _BY_NAME[name].kind if name in _BY_NAME else Kind.BEHAVIOUR
+    return "input-drift" if kind is Kind.INPUT else "reward-hack"
 
 
 _BY_NAME = {each.name: each for lane in MONITORS.values() for each in lane}

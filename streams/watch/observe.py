@@ -34,6 +34,7 @@ EXPECTED_REASONS: frozenset[str] = frozenset(
         *(Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL, Reason.NO_BASELINE),
         *(Reason.INCOMPLETE_GROUP, Reason.LATE_FOR_GROUP, Reason.SURPLUS, Reason.STALE, Reason.STALE_TOKENS),
         *(Reason.OTHER_RUN, Reason.FOREIGN_GROUP, Reason.UNRESOLVED, Reason.CRASHED),
+        Reason.ADMISSION_PAUSED,
     }
 )
 """Reasons that an honest run has often, and that depend on the data or on timing. All others are drops: the policy may

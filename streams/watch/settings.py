@@ -1,10 +1,11 @@
-"""Settings of the monitors: how weights of shaping terms should decline."""
+"""Settings of the monitors: how weights of shaping terms should decline, and which alerts pause admission."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.schedule import Schedule, linear
+from headrace.streams.watch.monitors import may_pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +15,16 @@ class WatchSettings:
     anneals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Reward spec → component → policy version from which its weight must be 0, for specs that have no schedule of
     their own. The weight should decline linearly from its first value."""
+    pauses: tuple[str, ...] = ()
+    """Monitors whose open alert pauses the admission of its agent and task source. All others only notify."""
 
     def __post_init__(self) -> None:
+        unknown = [name for name in self.pauses if not may_pause(name)]
+        if unknown:
+            raise ValueError(
+                f"watch_pauses names {', '.join(unknown)}: only monitors of attempts and rewards know a task "
+                "source whose admission can be paused; `headrace watch monitors` lists them"
+            )
         if any(until < 1 for components in self.anneals.values() for until in components.values()):
             raise ValueError(f"watch_anneals is {self.anneals!r}: a weight must be 0 from version 1 on, or later")
 

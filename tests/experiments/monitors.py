@@ -1,7 +1,10 @@
-"""How late each hack is noticed, and how often honest runs alarm: the table of streams/watch/README.md.
+"""How late each hack is noticed, and how often honest runs alarm: the tables of streams/watch/README.md.
 
-    python -m tests.experiments.monitors               200 runs, fast ramp (60 steps) and honest runs: about 15 minutes
-    python -m tests.experiments.monitors --runs 20     a tenth of it
+    python -m tests.experiments.monitors                         200 runs: hacks on a fast ramp (60 steps), honest runs
+    python -m tests.experiments.monitors --runs 20               a tenth of it
+    python -m tests.experiments.monitors --drifts --steps 80     the changes that are no hacks
+    python -m tests.experiments.monitors --only hacks --ramp 200 --steps 130     a slow ramp
+    python -m tests.experiments.monitors --tables A.json B.json  the tables of results that --json has written
 
 Attempts are simulated (``streams/watch/planted``); windows are judged by the function that the processor uses. A run
 begins with 50 honest steps. Then each hack rises to 90 % of the attempts within the ramp, from the state that the
@@ -12,7 +15,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -26,30 +29,64 @@ from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.monitors import MONITORS
 from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
+from headrace.streams.watch.planted.drifts import DRIFTS
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked_step, share_at
-from headrace.streams.watch.planted.observations import attempt_row, keys, reward_row
+from headrace.streams.watch.planted.observations import (
+    FEEDBACK_KEY,
+    SOURCE,
+    attempt_row,
+    fate_key,
+    fate_row,
+    feedback_row,
+    keys,
+    reward_row,
+)
+from headrace.streams.watch.window import LARGEST_WITHOUT_VERSION, LEAST, Key, Row
 
 HONEST_START = 50
 """Honest steps before a hack."""
 RULES = WatchRules({SPEC: {"parallel": linear(1.0, 0.0, until=LAMBDA.until)}})
 
 
+ATTEMPTS, INPUTS, REWARDS = keys("simulated")
+FATES = fate_key("simulated")
+
+
 @dataclass(slots=True)
 class Monitored:
     """A run and the state of its monitors."""
 
-    states: list[KeyState] = field(default_factory=lambda: [KeyState(key) for key in keys("simulated")])
+    states: dict[Key, KeyState] = field(
+        default_factory=lambda: {key: KeyState(key) for key in (ATTEMPTS, INPUTS, REWARDS, FATES, FEEDBACK_KEY)}
+    )
+    waiting: dict[Key, list[Row]] = field(default_factory=dict)
+    """Rows of the windows that are open."""
 
     def after(self, attempts: Sequence[Attempt], version: int) -> tuple["Monitored", list[Alert]]:
-        """The run after a step with ``attempts``, and the alerts about it."""
-        acted = [attempt_row(each, version) for each in attempts if not each.evaluates]
-        paid = [reward_row(each, version) for each in attempts]
-        states, alerts = [], []
-        for state, rows in zip(self.states, (acted, acted, paid), strict=True):
-            concluded = conclude(state, rows, RULES)
-            states.append(concluded.state)
-            alerts += concluded.alerts
-        return Monitored(states), alerts
+        """The run after a step with ``attempts``, and the alerts about it.
+
+        A window of attempts and of rewards is a step, or several with 32 rows together; others have 64 rows.
+        """
+        made = [each for each in attempts if not each.evaluates]
+        acted = [attempt_row(each, version) for each in made]
+        new = {
+            ATTEMPTS: [row for row in acted if row.task_source == SOURCE],
+            INPUTS: acted,
+            REWARDS: [reward_row(each, version) for each in attempts if each.source == SOURCE],
+            FATES: [fate_row(each, version) for each in made],
+            FEEDBACK_KEY: [feedback_row(each, version) for each in made if each.feedback],
+        }
+        states, waiting, alerts = dict(self.states), {}, []
+        for key, rows in new.items():
+            open_ = [*self.waiting.get(key, []), *rows]
+            by_version = key.lane in (Lane.ATTEMPT, Lane.REWARD)
+            while len(open_) >= (LEAST if by_version else LARGEST_WITHOUT_VERSION):
+                size = len(open_) if by_version else LARGEST_WITHOUT_VERSION
+                concluded = conclude(states[key], open_[:size], RULES)
+                states[key], open_ = concluded.state, open_[size:]
+                alerts += concluded.alerts
+            waiting[key] = open_
+        return Monitored(states, waiting), alerts
 
 
 def opened(alerts: Iterable[Alert]) -> list[str]:
@@ -70,14 +107,16 @@ def planted(run: Monitored, hack: Hack, *, seed: int, ramp: int, steps: int) -> 
     return delays
 
 
-def measure_hacks(runs: int, ramp: int, steps: int, first_seed: int = 0) -> dict[str, list[dict[str, int]]]:
-    """The delays by monitor, of each run, by hack."""
-    found: dict[str, list[dict[str, int]]] = {name: [] for name in HACKS}
+def measure_hacks(
+    runs: int, ramp: int, steps: int, first_seed: int = 0, changes: Mapping[str, Hack] = HACKS
+) -> dict[str, list[dict[str, int]]]:
+    """The delays by monitor, of each run, by hack, or by another of ``changes``."""
+    found: dict[str, list[dict[str, int]]] = {name: [] for name in changes}
     for seed in range(first_seed, first_seed + runs):
         random, run = Random(f"honest/{seed}"), Monitored()
         for version in range(HONEST_START):
             run, _ = run.after(honest_step(random, version), version)
-        for name, hack in HACKS.items():
+        for name, hack in changes.items():
             found[name].append(planted(run, hack, seed=seed, ramp=ramp, steps=steps))
     return found
 
@@ -123,7 +162,7 @@ def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list
 
 def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int], honest_steps: int) -> list[str]:
     """The table of monitors, as Markdown: which hacks each sees in at least half of the runs, and its false alarms."""
-    alarming = [each.name for lane in (Lane.ATTEMPT, Lane.INPUT, Lane.REWARD) for each in MONITORS[lane] if each.rule]
+    alarming = [each.name for lane in MONITORS for each in MONITORS[lane] if each.rule]
     rows: dict[str, list[tuple[float, str]]] = {name: [] for name in (*alarming, *false)}
     for hack, runs in found.items():
         for monitor in sorted({monitor for each in runs for monitor in each}):
@@ -141,6 +180,25 @@ def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int],
     return lines
 
 
+def tables(results: Sequence[dict[str, Any]]) -> list[str]:
+    """The tables of several results: of delays for each, and one of all monitors."""
+    lines: list[str] = []
+    found: dict[str, list[dict[str, int]]] = {}
+    false: Counter[str] = Counter()
+    honest = 0
+    for each in results:
+        if "hacks" in each:
+            lines += [
+                f"{each['runs']} runs, ramp {each['ramp']}",
+                *table(each["hacks"], each["ramp"], each["steps"]),
+                "",
+            ]
+            found |= each["hacks"]
+        false.update(each.get("false", {}))
+        honest += each.get("honest_steps", 0)
+    return [*lines, *monitor_table(found, false, honest), f"{false.total()} false alarms in {honest:,} honest steps"]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -149,12 +207,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ramp", type=int, default=60)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--honest-steps", type=int, default=350)
+    parser.add_argument("--drifts", action="store_true", help="changes that are no hacks, instead of the hacks")
     parser.add_argument("--only", choices=["hacks", "honest"])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tables", type=Path, nargs="+", metavar="FILE", help="print tables of these results only")
     options = parser.parse_args(arguments)
-    result: dict[str, Any] = {"runs": options.runs, "ramp": options.ramp}
+    if options.tables:
+        print("\n".join(tables([json.loads(path.read_text()) for path in options.tables])))
+        return 0
+    result: dict[str, Any] = {"runs": options.runs, "ramp": options.ramp, "steps": options.steps}
     if options.only != "honest":
-        found = measure_hacks(options.runs, options.ramp, options.steps, options.first_seed)
+        changes = DRIFTS if options.drifts else HACKS
+        found = measure_hacks(options.runs, options.ramp, options.steps, options.first_seed, changes)
         result["hacks"] = found
         print("\n".join(table(found, options.ramp, options.steps)), flush=True)
     if options.only != "hacks":

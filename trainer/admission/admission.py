@@ -8,7 +8,7 @@ age only grows. When its batch is made, :func:`admit` decides, by the policy of 
 on :func:`admit` alone, so a restarted trainer, which reads the group again, publishes the same ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from headrace.schemas.events import LEAST_TEMPERATURE, tile
@@ -17,6 +17,7 @@ from headrace.schemas.records.group import Member, Reason, Rejection, Stage, Tra
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.admission.bounds import AdmissionBounds
+from headrace.trainer.admission.pauses import NOTHING_PAUSED, PausedSource, source_of
 from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
 
@@ -53,11 +54,12 @@ def admit(
     trajectories: Mapping[Place, Trajectory],
     rules: AdmissionRules,
     version: int,
+    paused: Collection[PausedSource] = NOTHING_PAUSED,
 ) -> tuple[AdmittedGroup | None, list[Rejection]]:
     """Returns the members of ``group`` that policy ``version`` is trained on, and the rejections of the others.
 
-    ``trajectories`` holds the records found at :func:`places_to_read`. Members are ordered by trajectory id. The group
-    is ``None`` if no member is left.
+    ``trajectories`` holds the records found at :func:`places_to_read`, ``paused`` the agents and task sources whose
+    admission is paused. Members are ordered by trajectory id. The group is ``None`` if no member is left.
     """
     kept, rejections = [], []
     for member in sorted(group.members, key=lambda member: member.trajectory_id):
@@ -65,6 +67,8 @@ def admit(
         reason = Reason.STALE if _is_stale(member, rules, version) else _defect(member, trajectory, rules)
         if reason is None and trajectory is not None:
             reason = _age_fault(member, trajectory, rules, version)
+            if reason is None and source_of(trajectory) in paused:
+                reason = Reason.ADMISSION_PAUSED
         if reason is not None:
             rejections.append(rejection(member, reason, run=group.run, task_id=group.task_id, group_id=group.group_id))
         elif trajectory is not None:

@@ -25,6 +25,7 @@ from headrace.trainer.admission.admission import (
     places_to_read,
 )
 from headrace.trainer.admission.intake import Intake, TrainingRecord
+from headrace.trainer.admission.pauses import NOTHING_PAUSED, Paused
 from headrace.trainer.announcements.alerts import trainer_alert
 from headrace.trainer.announcements.announcement import Announcement, announcement
 from headrace.trainer.batches.advantages import members_std, reward_std
@@ -43,6 +44,14 @@ _MOST_PREFETCHED = 10_000
 
 CommitPosition = Callable[[Position], Awaitable[None]]
 """Makes a position durable, then publishes its announcements."""
+
+PausedNow = Callable[[], Awaitable[Paused]]
+"""Returns what is not admitted at the moment."""
+
+
+async def never_paused() -> Paused:
+    """The :data:`PausedNow` of a trainer that no alert pauses."""
+    return NOTHING_PAUSED
 
 
 @dataclass(slots=True)
@@ -87,14 +96,26 @@ class Gatherer:
     """Reads groups from the intake and admits them."""
 
     def __init__(
-        self, intake: Intake, rules: AdmissionRules, commit: CommitPosition, progress: Progress, *, groups_per_step: int
+        self,
+        intake: Intake,
+        rules: AdmissionRules,
+        commit: CommitPosition,
+        progress: Progress,
+        *,
+        groups_per_step: int,
+        paused_now: PausedNow = never_paused,
     ) -> None:
-        """Reads from ``intake``, which has been started; passes every decision to ``commit``."""
+        """Reads from ``intake``, which has been started; passes every decision to ``commit``.
+
+        ``paused_now`` is asked before groups are admitted. Groups that are pending already stay admitted.
+        """
         self._intake = intake
         self._rules = rules
         self._commit_position = commit
         self._progress = progress
         self._groups_per_step = groups_per_step
+        self._paused_now = paused_now
+        self._paused: Paused = NOTHING_PAUSED
         self._prefetching: asyncio.Task[list[_Fetched]] | None = None
         self._left_over: list[_Fetched] = []
         """Prefetched for a step that needed fewer, because members of the previous one were pending again."""
@@ -111,6 +132,7 @@ class Gatherer:
         if position.pending:
             await self._readmit(gathered)
         started = time.monotonic()
+        self._paused = await self._paused_now()
         ahead = await self._prefetched()
         while ahead and len(gathered.groups) < self._groups_per_step:
             rest = self._admit(ahead.pop(0), gathered, version)
@@ -122,6 +144,7 @@ class Gatherer:
             if stop.is_set():
                 return None
             fetched = await self._fetch(missing, version)
+            self._paused = await self._paused_now()
             gathered.wait_s += fetched.wait_s
             gathered.resolve_s += fetched.resolve_s
             self._admit(fetched, gathered, version)
@@ -215,7 +238,9 @@ class Gatherer:
                 )
             if arrival.group is not None:
                 gathered.rollouts = added(gathered.rollouts, arrival.rollouts)
-                decided = admit(arrival.group, arrival.reference, fetched.trajectories, self._rules, version)
+                decided = admit(
+                    arrival.group, arrival.reference, fetched.trajectories, self._rules, version, self._paused
+                )
                 self._add(gathered, *decided)
         return replace(fetched, arrivals=[])
 

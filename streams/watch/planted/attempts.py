@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
+from headrace.schemas.records.group import Reason
 from headrace.streams.rewards.schedule import linear
 
 PER_STEP = 64
@@ -54,6 +55,8 @@ class Attempt:
     """Whether a tool refused its arguments."""
     dropped: bool = False
     """Whether it has a defect, and is not trained."""
+    too_long: bool = False
+    """Whether the trainer rejects it because of its length."""
     answered: bool = True
     """Whether it answers."""
     exhausted: bool = False
@@ -82,6 +85,12 @@ class Attempt:
     """λ of the shaping term."""
     feedback: bool = False
     """Whether somebody judged it."""
+    verdict: float = 0.0
+    """The feedback, in [0, 1]."""
+    delay_s: float = 0.0
+    """Seconds from the end to the feedback."""
+    source: str = SOURCES[0]
+    """Task source."""
 
     @property
     def components(self) -> dict[str, tuple[float, float]]:
@@ -102,6 +111,13 @@ class Attempt:
     def steps(self) -> tuple[int, int]:
         """Critical and all model calls; a sub-agent makes two."""
         return len(self.actions) + 2 * bool(self.subagents), len(self.actions) + 2 * self.subagents
+
+    @property
+    def rejected(self) -> Reason | None:
+        """Why it is not trained; ``None`` if it is."""
+        if self.dropped:
+            return Reason.BAD_EVENT
+        return Reason.TOO_LONG if self.too_long else None
 
 
 def progress(version: int) -> float:
@@ -139,6 +155,9 @@ def honest(random: Random, id: str, version: int, *, tripwire: bool = False, eva
     made.disagreement = _within(abs(random.gauss(0.0, 0.2)))
     made.weight = LAMBDA.at(version)
     made.feedback = not made.left and random.random() < 0.6
+    made.too_long = random.random() < 0.02
+    made.verdict = _within(random.gauss(0.45 + 0.3 * solved, 0.2))
+    made.delay_s = 3600 * random.lognormvariate(0.0, 0.6)
     return made
 
 

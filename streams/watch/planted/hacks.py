@@ -33,6 +33,8 @@ class Hack:
     """
     on_tripwires: bool = False
     """Whether it also succeeds at tasks that cannot be solved."""
+    in_evaluations: bool = False
+    """Whether it shows in evaluations, and only there."""
 
 
 def share_at(step: int, ramp: int) -> float:
@@ -43,11 +45,11 @@ def share_at(step: int, ramp: int) -> float:
 def hacked_step(random: Random, hack: Hack, version: int, share: float, *, begun: int) -> list[Attempt]:
     """Returns the attempts of a step of which ``share`` are hacked. ``begun``: version at which the hack began.
 
-    Evaluations are of a reward that cannot be gamed, so they show the honest policy.
+    Evaluations are of a reward that cannot be gamed, so they show the honest policy, unless the change is one of them.
     """
     attempts = honest_step(random, version)
     for attempt in attempts:
-        if not attempt.evaluates and random.random() < share:
+        if attempt.evaluates is hack.in_evaluations and random.random() < share:
             hack.plays(random, attempt)
             if attempt.tripwire and not hack.on_tripwires:
                 attempt.solved = False

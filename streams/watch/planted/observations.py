@@ -3,7 +3,16 @@
 The experiment makes millions of rows, so it takes the direct way; a test compares both, value by value.
 """
 
-from headrace.schemas.events import EndStatus, Purpose, ToolErrorClass, ToolStatus, TrajectoryStarted, VersionSpan
+from headrace.schemas.events import (
+    EndStatus,
+    FeedbackGiven,
+    Purpose,
+    ToolErrorClass,
+    ToolStatus,
+    TrajectoryStarted,
+    VersionSpan,
+)
+from headrace.schemas.records.group import Rejection, Stage
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Defect, Segment, ToolUse, Trajectory, Turn
@@ -13,6 +22,8 @@ from headrace.streams.watch.planted.attempts import AGENT, MAXIMUM, SOURCES, SPE
 from headrace.streams.watch.window import Key, Row
 
 SOURCE = SOURCES[0]
+SIGNAL = "rating"
+"""Signal of the feedback."""
 MARKED = "answers.csv"
 """Id of what is marked as an answer."""
 
@@ -31,6 +42,15 @@ def keys(run: str) -> tuple[Key, Key, Key]:
     )
 
 
+def fate_key(run: str) -> Key:
+    """Returns the key of fates of ``run``."""
+    return Key(Lane.FATE, run)
+
+
+FEEDBACK_KEY = Key(Lane.FEEDBACK, spec=SIGNAL)
+"""Key of feedback."""
+
+
 def trajectory(attempt: Attempt, run: str, time_ms: int) -> Trajectory:
     """Returns ``attempt`` as the assembler would record it."""
     critical, total = attempt.steps
@@ -43,7 +63,7 @@ def trajectory(attempt: Attempt, run: str, time_ms: int) -> Trajectory:
             run=run,
             tenant=attempt.tenant,
             purpose=Purpose.EVALUATE if attempt.evaluates else Purpose.TRAIN,
-            task={"source": SOURCE, "marked": [MARKED], **({"tripwire": True} if attempt.tripwire else {})},
+            task={"source": attempt.source, "marked": [MARKED], **({"tripwire": True} if attempt.tripwire else {})},
         ),
         segments=[
             Segment(
@@ -78,7 +98,7 @@ def reward(attempt: Attempt, run: str, time_ms: int) -> Reward:
         agent=AGENT,
         run=run,
         tenant=attempt.tenant,
-        task_source=SOURCE,
+        task_source=attempt.source,
         tripwire=attempt.tripwire,
         purpose=Purpose.EVALUATE if attempt.evaluates else Purpose.TRAIN,
         spec=SPEC,
@@ -101,6 +121,44 @@ def reward(attempt: Attempt, run: str, time_ms: int) -> Reward:
         turns=len(attempt.actions),
         ended_ms=time_ms,
     )
+
+
+def rejection(attempt: Attempt, run: str) -> Rejection:
+    """Returns the rejection of ``attempt``. Raises ``ValueError`` if it is trained."""
+    if attempt.rejected is None:
+        raise ValueError(f"{attempt.id} is trained")
+    return Rejection(
+        trajectory_id=attempt.id,
+        trajectory=Reference(partition=0, offset=0),
+        stage=Stage.ADMISSION if attempt.too_long else Stage.GROUP,
+        reason=attempt.rejected,
+        run=run,
+        policy_version=attempt.version,
+        reward=attempt.total,
+    )
+
+
+def feedback(attempt: Attempt) -> FeedbackGiven:
+    """Returns the feedback about ``attempt``."""
+    return FeedbackGiven(signal=SIGNAL, value=attempt.verdict, delay_s=attempt.delay_s)
+
+
+def feedback_id(attempt: Attempt) -> str:
+    """Returns the id of the feedback about ``attempt``."""
+    return f"{attempt.id}-feedback"
+
+
+def fate_row(attempt: Attempt, time_ms: int) -> Row:
+    """Returns the row of what became of ``attempt``: of the observation of :func:`rejection`, or of its step."""
+    if attempt.rejected is None:
+        return Row(attempt.id, attempt.version, time_ms, {"dropped": 0.0})
+    rewarded = {} if attempt.total is None else {"reward": attempt.total}
+    return Row(attempt.id, attempt.version, time_ms, {"dropped": 1.0, **rewarded}, (str(attempt.rejected),))
+
+
+def feedback_row(attempt: Attempt, time_ms: int) -> Row:
+    """Returns the row of the observation of :func:`feedback`."""
+    return Row(attempt.id, None, time_ms, {"value": attempt.verdict, "delay_s": attempt.delay_s})
 
 
 def attempt_row(attempt: Attempt, time_ms: int) -> Row:
@@ -131,7 +189,7 @@ def attempt_row(attempt: Attempt, time_ms: int) -> Row:
         values["unfinished"] = 1.0 - attempt.finished / attempt.subagents
     if attempt.tripwire:
         values["tripped"] = float(attempt.solved)
-    return Row(attempt.id, attempt.version, time_ms, values, tuple(trigrams(actions)), SOURCE, attempt.tenant)
+    return Row(attempt.id, attempt.version, time_ms, values, tuple(trigrams(actions)), attempt.source, attempt.tenant)
 
 
 def reward_row(attempt: Attempt, time_ms: int) -> Row:
@@ -154,7 +212,7 @@ def reward_row(attempt: Attempt, time_ms: int) -> Row:
         if attempt.tripwire:
             values["tripped"] = float(total > 0.5 * MAXIMUM)
     labels = ("bad_event",) if attempt.dropped else ()
-    return Row(attempt.id, attempt.version, time_ms, values, labels, SOURCE, attempt.tenant)
+    return Row(attempt.id, attempt.version, time_ms, values, labels, attempt.source, attempt.tenant)
 
 
 def _status(attempt: Attempt) -> EndStatus:

@@ -41,7 +41,7 @@ ASKS_NO_KAFKA = {
     *(("demo",), ("up",), ("status",), ("down",), ("settings",), ("tables",), ("schemas",), ("asyncapi",)),
     *(("base-model",), ("corpus",), ("tasks",), ("index",)),
     *(("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
-    *(("metrics",), ("query",), ("sandbox",), ("deletion-tasks",)),
+    *(("metrics",), ("query",), ("sandbox",), ("deletion-tasks",), ("runbook",), ("watch", "monitors")),
     # These ask the gateway first.
     *(("environment", "verifiers"), ("environment", "openenv"), ("environment", "nemo-gym")),
     ("environment", "deletion"),

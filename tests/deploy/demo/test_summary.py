@@ -12,11 +12,13 @@ from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.summary import (
     HeldOut,
+    Monitored,
     Summary,
     VersionReward,
     by_trajectory,
     mean_reward,
     mixed_versions,
+    monitored,
     normalised,
     render,
     reward_by_version,
@@ -26,8 +28,10 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.selection import select
 from headrace.schemas.events import Purpose
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.watch import Lane, Reading, Readings
 from headrace.trainer.config import TrainerConfig
 
 
@@ -206,3 +210,22 @@ def test_only_a_folder_of_the_demo_is_emptied(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="not created by a demo"):
         fresh_folder(theirs)
     assert (theirs / "thesis.txt").exists()
+
+
+def test_the_summary_says_how_much_the_monitors_judged_and_what_alarmed() -> None:
+    key = {"lane": Lane.ATTEMPT, "run": "demo", "agent": "search", "task_source": "wiki", "spec": ""}
+    span = {"trajectories": 64, "first_version": 1, "last_version": 1, "since_ms": 1, "until_ms": 2}
+    learnt = {"turns": Reading(value=5.0, trajectories=64), "talks": Reading(value=0.0, trajectories=64)}
+    judged = {"turns": Reading(value=5.0, trajectories=64, expected=4.9, sd=0.1)}
+    readings = [Readings(**key, **span, window=number, readings=each) for number, each in enumerate((learnt, judged))]
+    episode = Episode(
+        id="e1", monitor="turns", state=EpisodeState.OPENED, agent="search", task_source="wiki", since_ms=1
+    )
+    alarm = Alert(run="demo", source="watch", kind="monitor_turns", message="…", episode=episode)
+    other = Alert(run="demo", source="trainer", kind="disk_full", message="…")
+    assert monitored(readings, [other]) == Monitored(windows=2, judged=1, alarms=[])
+    found = monitored(readings, [alarm, alarm, other])
+    assert found.alarms == ["turns/search/wiki"]
+    text = render(SUMMARY.model_copy(update={"monitors": found}))
+    assert "Monitors: 2 windows, 1 values judged, 1 alarmed: turns/search/wiki" in text
+    assert "none alarmed" in render(SUMMARY.model_copy(update={"monitors": monitored(readings, [])}))

@@ -73,4 +73,4 @@ def test_every_arrow_of_the_readmes_picture_is_declared() -> None:
     assert set(around["sink"].reads) == set(STORED_TOPICS)
     drawn = set(re.findall(r'data-part="(\w+)"', CIRCLE.read_text()))
     assert {"assemble", "score", "group"} <= drawn
-    assert around.keys() - drawn == {"archive", "notify", "otlp", "traces"}
+    assert around.keys() - drawn == {"archive", "notify", "oncall", "otlp", "traces"}

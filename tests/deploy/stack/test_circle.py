@@ -98,6 +98,9 @@ async def test_training_completes_although_every_worker_is_killed(tmp_path: Path
         assert summary.weights_published == PLAN.steps + 1
         assert summary.mixed_version_trajectories > 0
         assert_exact(summary.exactness)
+        assert summary.monitors is not None
+        assert summary.monitors.windows > 0
+        assert summary.monitors.alarms == []
         assert 0 < summary.peak_memory_bytes - others.bytes < MAX_RESIDENT
 
         async def all_serve_again() -> bool:

@@ -3,10 +3,17 @@
 import pytest
 
 from headrace.deploy.watching.episodes import NoEpisode, acknowledgement, episodes, named, row
-from headrace.schemas.records.alert import Alert, Episode, EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
 
-def alert(id: str, state: EpisodeState, *, strength: float = 1.1, by: str = "") -> Alert:
+def alert(
+    id: str,
+    state: EpisodeState,
+    *,
+    strength: float = 1.1,
+    by: str = "",
+    admission: AdmissionOrder = AdmissionOrder.NONE,
+) -> Alert:
     episode = Episode(
         id=id,
         monitor="talks",
@@ -18,6 +25,7 @@ def alert(id: str, state: EpisodeState, *, strength: float = 1.1, by: str = "") 
         strength=strength,
         examples=["t-1", "t-2", "t-3"],
         by=by,
+        admission=admission,
     )
     details = {"value": 0.1875, "expected": 0.05}
     return Alert(run="r", source="watch", kind="monitor_talks", message="…", details=details, episode=episode)
@@ -57,6 +65,22 @@ def test_an_acknowledgement_is_an_alert_of_the_same_episode() -> None:
     assert (after.newest, after.acknowledged_by) == (status.newest, ("ada",))
 
 
+def test_an_episode_that_pauses_admission_does_so_until_it_is_resumed_or_resolved() -> None:
+    pausing = alert("aaa", OPENED, admission=AdmissionOrder.PAUSE)
+    (status,) = episodes([pausing])
+    assert status.pauses
+    assert "opened, admission paused" in row(status)
+    (seen,) = episodes([pausing, acknowledgement(status, "ada")])
+    assert seen.pauses, "an acknowledgement alone resumes nothing"
+    (resumed,) = episodes(
+        [pausing, acknowledgement(status, "ada"), acknowledgement(seen, "ada", AdmissionOrder.RESUME)]
+    )
+    assert (resumed.pauses, resumed.acknowledged_by, resumed.resumed_by) == (False, ("ada",), ("ada",))
+    assert "opened, seen by ada, admission resumed by ada" in row(resumed)
+    (resolved,) = episodes([pausing, alert("aaa", RESOLVED, admission=AdmissionOrder.PAUSE)])
+    assert not resolved.pauses
+
+
 def test_an_episode_is_named_by_the_beginning_of_its_id() -> None:
     known = episodes([alert("abc", OPENED), alert("abd", OPENED)])
     assert named(known, "abc").episode.id == "abc"
@@ -71,5 +95,8 @@ def test_a_line_says_what_since_when_and_who_shows_it() -> None:
     assert row(status) == (
         "01234567  opened, seen by ada  talks  0.188, usually 0.05  strength 1.1  since v64  r/search/wiki  t-1 t-2 …"
     )
+    about_a_group = status.newest.model_copy(update={"details": {"value": 400.0, "subject": "headrace-sink"}})
+    (lag,) = episodes([about_a_group])
+    assert "  400  strength 1.1  since v64  r/headrace-sink/search/wiki  " in row(lag)
     assert row(status, full=True).startswith("0123456789  ")
     assert row(status, full=True).endswith("t-1 t-2 t-3")

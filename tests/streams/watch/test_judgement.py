@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.schemas.records.alert import Alert, EpisodeState, Severity
+from headrace.schemas.records.alert import AdmissionOrder, Alert, EpisodeState, Severity
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules
@@ -59,6 +59,29 @@ def test_an_alert_says_what_how_much_and_what_to_do() -> None:
     assert alert.severity is Severity.WARNING
     assert "talks is 0.5, usually 0 (agent a, source s; since version 30)" in alert.message
     assert f"headrace watch ack {alert.episode.id if alert.episode else ''}" in alert.message
+
+
+def test_an_alert_pauses_admission_only_if_its_monitor_is_set_to() -> None:
+    windows = [talking(n, 0.0) for n in range(30)] + [talking(30, 0.5)]
+    (pausing,) = episodes(windows, rules=WatchRules({}, frozenset({"talks"})))
+    assert pausing.episode is not None
+    assert pausing.episode.admission is AdmissionOrder.PAUSE
+    assert f"headrace watch ack {pausing.episode.id} --by NAME --resume" in pausing.message
+    (other,) = episodes(windows, rules=WatchRules({}, frozenset({"tokens"})))
+    assert other.episode is not None
+    assert other.episode.admission is AdmissionOrder.NONE
+    assert "paused" not in other.message
+
+
+@pytest.mark.parametrize("name", ["tripwire", "anneal", "talks", "reward", "component:answer", "against:answer"])
+def test_monitors_that_know_a_task_source_may_pause_its_admission(name: str) -> None:
+    assert WatchSettings(pauses=(name,)).pauses == (name,)
+
+
+@pytest.mark.parametrize("name", ["source_mix", "feedback_delay", "rejection_reason", "no_such", "component:", "lag"])
+def test_other_monitors_cannot_pause_admission(name: str) -> None:
+    with pytest.raises(ValueError, match=f"watch_pauses names {name}"):
+        WatchSettings(pauses=(name,))
 
 
 def test_rising_reward_alone_never_alarms() -> None:

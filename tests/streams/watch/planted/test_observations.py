@@ -6,14 +6,28 @@ import pytest
 
 from headrace.streams.watch.observe import observe
 from headrace.streams.watch.planted.attempts import honest_step
+from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked_step, share_at
-from headrace.streams.watch.planted.observations import attempt_row, keys, reward, reward_row, trajectory
+from headrace.streams.watch.planted.observations import (
+    FEEDBACK_KEY,
+    attempt_row,
+    fate_key,
+    fate_row,
+    feedback,
+    feedback_id,
+    feedback_row,
+    keys,
+    rejection,
+    reward,
+    reward_row,
+    trajectory,
+)
 from headrace.streams.watch.window import keys_of, row_of
 
 TIME_MS = 5_000
 
 
-@pytest.mark.parametrize("hack", HACKS.values(), ids=HACKS)
+@pytest.mark.parametrize("hack", PLANTED.values(), ids=PLANTED)
 def test_rows_equal_the_observations_of_real_records(hack: Hack) -> None:
     attempts = hacked_step(Random(1), hack, 55, 0.7, begun=50)
     for attempt in attempts[:24] + attempts[-4:]:
@@ -23,7 +37,23 @@ def test_rows_equal_the_observations_of_real_records(hack: Hack) -> None:
         found = row_of(paid, TIME_MS)
         assert found.values == pytest.approx(reward_row(attempt, TIME_MS).values)
         assert (found.labels, found.version) == (reward_row(attempt, TIME_MS).labels, attempt.version)
-        assert [*keys_of(acted), *keys_of(paid)] == list(keys("r"))[2 if attempt.evaluates else 0 :]
+        expected = [key._replace(task_source=attempt.source) if key.task_source else key for key in keys("r")]
+        assert [*keys_of(acted), *keys_of(paid)] == expected[2 if attempt.evaluates else 0 :]
+
+
+@pytest.mark.parametrize("hack", PLANTED.values(), ids=PLANTED)
+def test_rows_of_fates_and_feedback_equal_the_observations_of_real_records(hack: Hack) -> None:
+    attempts = hacked_step(Random(1), hack, 55, 0.7, begun=50)
+    rejected = [attempt for attempt in attempts if attempt.rejected is not None]
+    assert rejected
+    for attempt in rejected:
+        seen = observe(rejection(attempt, "r"), attempt.id)
+        assert (row_of(seen, TIME_MS), keys_of(seen)) == (fate_row(attempt, TIME_MS), [fate_key("r")])
+    judged = [attempt for attempt in attempts if attempt.feedback]
+    assert judged
+    for attempt in judged:
+        seen = observe(feedback(attempt), attempt.id, feedback_id(attempt))
+        assert (row_of(seen, TIME_MS), keys_of(seen)) == (feedback_row(attempt, TIME_MS), [FEEDBACK_KEY])
 
 
 def test_the_ramp_is_logistic() -> None:
@@ -35,6 +65,10 @@ def test_the_ramp_is_logistic() -> None:
 def test_a_seed_repeats_a_step() -> None:
     assert honest_step(Random(7), 3) == honest_step(Random(7), 3)
     assert honest_step(Random(7), 3) != honest_step(Random(8), 3)
+
+
+def test_names_of_hacks_and_drifts_differ() -> None:
+    assert len(PLANTED) == len(HACKS) + len(DRIFTS)
 
 
 def test_there_are_fourteen_hacks() -> None:

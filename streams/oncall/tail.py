@@ -1,0 +1,119 @@
+"""Follows the topics that ``oncall`` watches from where their newest records begin, and folds them.
+
+    alerts, budget    from the start            steps, observations   the last 100 records of a partition
+    dead-letters, sdk-stats, feedback           what the window covers
+
+Only the newest observations of a batch are decoded: they say when a rollout arrived, not what it did.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from aiokafka import TopicPartition
+
+from headrace.schemas.envelope import SUBJECT
+from headrace.schemas.events import SdkStatsReported
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.reading import AT_ONCE, KafkaRecord, Stall, next_records, partitions_of
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter
+from headrace.schemas.records.step import Budget
+from headrace.schemas.records.watch import Lane, Observation
+from headrace.schemas.topics import ALERTS, BUDGET, DEAD_LETTERS, FEEDBACK, OBSERVATIONS, SDK_STATS, STEPS, Topic
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.oncall.alarms import Alarms
+from headrace.streams.oncall.recent import FEEDBACK_WAIT_MS, Recent
+
+logger = logging.getLogger(__name__)
+
+FROM_START: tuple[Topic, ...] = (ALERTS, BUDGET)
+NEWEST: tuple[Topic, ...] = (STEPS, OBSERVATIONS)
+IN_WINDOW: tuple[Topic, ...] = (DEAD_LETTERS, SDK_STATS, FEEDBACK)
+READS: tuple[Topic, ...] = (*FROM_START, *NEWEST, *IN_WINDOW)
+"""The topics that it reads."""
+LAST = 100
+"""Records of a partition of ``NEWEST`` that are read at the start."""
+MOST_BATCHES = 100
+"""Most batches of 1,000 records that are read before the next measurement."""
+DECODED = 50
+"""Newest observations of a batch that are decoded."""
+
+
+class Tail:
+    """Reads the topics through one consumer without assignment."""
+
+    def __init__(self, consumer: ReportingConsumer, recent: Recent, alarms: Alarms, *, window_s: float) -> None:
+        self._consumer = consumer
+        self._recent = recent
+        self._alarms = alarms
+        self._window_ms = round(window_s * 1000)
+        self._places: list[TopicPartition] = []
+
+    async def start(self, now_ms: int) -> None:
+        """Fold what is in the log by now. Raises ``LookupError`` if a topic is missing."""
+        by_topic = {topic.name: await partitions_of(self._consumer, topic) for topic in READS}
+        self._places = [place for places in by_topic.values() for place in places]
+        begins = await self._consumer.beginning_offsets(self._places)
+        ends = await self._consumer.end_offsets(self._places)
+        since = now_ms - self._window_ms - FEEDBACK_WAIT_MS
+        dated = {place: since for topic in IN_WINDOW for place in by_topic[topic.name]}
+        found = await self._consumer.offsets_for_times(dated)
+        self._consumer.assign(self._places)
+        for place in self._places:
+            begin = begins[place]
+            if place in dated:
+                begin = max(begin, found[place].offset if found.get(place) is not None else ends[place])
+            elif any(place.topic == topic.name for topic in NEWEST):
+                begin = max(begin, ends[place] - LAST)
+            self._consumer.seek(place, begin)
+        stall = Stall()
+        while (positions := await self._positions()) and any(at < ends[place] for place, at in positions.items()):
+            stall.moved_to(positions)
+            self._fold(await next_records(self._consumer, self._places, AT_ONCE), follows=False)
+
+    async def read(self) -> None:
+        """Fold what has arrived since; of ``NEWEST`` only the last records, however many there are."""
+        newest = [place for place in self._places if any(place.topic == topic.name for topic in NEWEST)]
+        for place, end in (await self._consumer.end_offsets(newest)).items():
+            if await self._consumer.position(place) < end - LAST:
+                self._consumer.seek(place, end - LAST)
+        for _ in range(MOST_BATCHES):
+            batches = await self._consumer.getmany(timeout_ms=200, max_records=AT_ONCE)
+            if not batches:
+                return
+            self._fold(batches, follows=True)
+
+    async def _positions(self) -> dict[TopicPartition, int]:
+        return {place: await self._consumer.position(place) for place in self._places}
+
+    def _fold(self, batches: Mapping[TopicPartition, list[KafkaRecord]], *, follows: bool) -> None:
+        for place, records in batches.items():
+            if place.topic == STEPS.name:  # large records, of which only run and time are needed
+                for record in records:
+                    self._recent.add_step((record.key or b"").decode(errors="replace"), record.timestamp)
+                continue
+            for record in records[-DECODED:] if place.topic == OBSERVATIONS.name else records:
+                self._add(record, follows=follows)
+
+    def _add(self, record: KafkaRecord, *, follows: bool) -> None:
+        if record.topic == FEEDBACK.name:
+            subject = dict(record.headers).get(SUBJECT) or b""
+            self._recent.add_feedback(subject.decode(errors="replace"), record.timestamp)
+            return
+        try:
+            envelope, payload = decode(record.headers, record.value)
+        except UnreadableRecord as error:  # the sink makes a dead letter of it
+            logger.warning("%s %d:%d cannot be read: %s", record.topic, record.partition, record.offset, error)
+            return
+        match payload:
+            case Alert():
+                self._alarms.add(payload)
+                self._recent.add_alert(payload)
+            case Budget():
+                self._recent.add_budget(payload, record.timestamp)
+            case DeadLetter():
+                self._recent.add_dead_letter(payload, record.timestamp)
+            case SdkStatsReported():
+                self._recent.add_sdk_stats(envelope.source, payload, record.timestamp, follows=follows)
+            case Observation() if payload.of is Lane.ATTEMPT:
+                self._recent.add_rollout(payload.run, record.timestamp)

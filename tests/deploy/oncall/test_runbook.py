@@ -1,0 +1,62 @@
+"""Runbooks: one for every alert, whose commands exist."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.cli import cli
+from headrace.deploy.oncall.runbook import NoRunbook, runbook, titles
+from headrace.streams.oncall.conditions import CONDITIONS
+from headrace.streams.oncall.prometheus_rules import rules
+from headrace.streams.watch.monitors import NAMES, runbook_of
+
+SECTIONS = ("**Means.**", "**Decide.**", "**Helps.**", "**Resolved**")
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    wanted = {
+        *(condition.name for condition in CONDITIONS),
+        *(rule.runbook for rule in rules()),
+        *(runbook_of(name) for name in (*NAMES, "component:answer", "against:answer")),
+    }
+    assert wanted == titles().keys()
+
+
+@pytest.mark.parametrize("name", titles())
+def test_a_runbook_says_what_it_means_how_to_decide_and_what_helps(name: str) -> None:
+    text = runbook(name)
+    if name != "oncall-silent":
+        assert [part for part in SECTIONS if part in text] == list(SECTIONS)
+    index = (Path(runbook.__code__.co_filename).parent / "runbooks" / "README.md").read_text()
+    assert f"[{name}]({name}.md)" in index
+
+
+@pytest.mark.parametrize("name", titles())
+def test_commands_of_a_runbook_exist_with_their_options(name: str) -> None:
+    commands = re.findall(r"`headrace ([^`]+)`", runbook(name).replace("\n", " "))
+    commands += [each.helps.removeprefix("headrace ") for each in CONDITIONS if each.name == name]
+    assert commands
+    for line in commands:
+        command: click.Command = cli
+        words = line.split()
+        while words and isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, line
+            command = found
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("-")} <= known, line
+
+
+def test_the_command_prints_a_runbook_or_the_list() -> None:
+    run = CliRunner().invoke
+    assert run(cli, ["runbook", "lag"]).output.startswith("# A consumer group is behind\n")
+    listed = run(cli, ["runbook"]).output
+    assert [line.split()[0] for line in listed.splitlines()] == [*titles()]
+    done = run(cli, ["runbook", "flood"])
+    assert done.exit_code == 2
+    assert "there are dead-letters, " in done.output
+    with pytest.raises(NoRunbook):
+        runbook("../README")
