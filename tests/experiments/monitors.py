@@ -181,22 +181,25 @@ def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int],
 
 
 def tables(results: Sequence[dict[str, Any]]) -> list[str]:
-    """The tables of several results: of delays for each, and one of all monitors."""
-    lines: list[str] = []
-    found: dict[str, list[dict[str, int]]] = {}
+    """The tables of several results: of delays for each ramp, and one of all monitors on the fastest ramp."""
+    by_ramp: dict[tuple[int, int], dict[str, list[dict[str, int]]]] = {}
     false: Counter[str] = Counter()
     honest = 0
     for each in results:
-        if "hacks" in each:
-            lines += [
-                f"{each['runs']} runs, ramp {each['ramp']}",
-                *table(each["hacks"], each["ramp"], each["steps"]),
-                "",
-            ]
-            found |= each["hacks"]
+        merged = by_ramp.setdefault((each["ramp"], each["steps"]), {})
+        for name, runs in each.get("hacks", {}).items():
+            merged.setdefault(name, []).extend(runs)
         false.update(each.get("false", {}))
         honest += each.get("honest_steps", 0)
-    return [*lines, *monitor_table(found, false, honest), f"{false.total()} false alarms in {honest:,} honest steps"]
+    lines: list[str] = []
+    seen: dict[str, list[dict[str, int]]] = {}
+    for (ramp, steps), found in sorted(by_ramp.items()):
+        if found:
+            count = min(map(len, found.values()))
+            lines += [f"ramp {ramp}, {count} runs, {steps} steps", *table(found, ramp, steps), ""]
+            seen |= {name: runs for name, runs in found.items() if name not in seen}
+    lines += monitor_table(seen, false, honest)
+    return [*lines, f"{false.total()} false alarms in {honest:,} honest steps: {dict(false.most_common())}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
