@@ -75,7 +75,7 @@ SWARM = System(
         batch_size=32,
         begins_with=base_model_dir(),
     ),
-    plan={"steps": 80, "groups_per_step": 8, "learning_rate": 4e-4},
+    plan={"steps": 80, "groups_per_step": 8, "learning_rate": 4e-4, "heldout_tasks": 96},
     options=merged(_rewarded_by(SWARM_SHORT), {"trainer": {"loss": "kimi", "substeps": 4}}),
     arms={name: Arm(_ABOUT[name], _rewarded_by(spec)) for name, spec in ARMS.items()},
     # λ falls while the policy learns, so the same answers earn less reward after training than before.
