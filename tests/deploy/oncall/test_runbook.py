@@ -60,3 +60,11 @@ def test_the_command_prints_a_runbook_or_the_list() -> None:
     assert "there are dead-letters, " in done.output
     with pytest.raises(NoRunbook):
         runbook("../README")
+
+
+def test_rules_for_prometheus_have_the_limits_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_OPTIONS", '{"oncall": {"limits": {"lag_s": 42}}}')
+    done = CliRunner().invoke(cli, ["metrics", "--rules"])
+    assert done.exit_code == 0, done.output
+    assert 'expr: "headrace_oncall_lag_seconds >= 42"' in done.output
+    assert CliRunner().invoke(cli, ["metrics", "--rules", "--json"]).exit_code == 2

@@ -49,3 +49,15 @@ def test_a_subject_has_no_line_breaks() -> None:
 def test_a_line_of_the_log_is_one_line() -> None:
     wild = Notice("n", TIME_MS, Alert(run="r", source="s", kind="k", message="one\ntwo"))
     assert log_line(wild) == "warning k r: one two"
+
+
+def test_a_runbook_is_named_where_somebody_reads_the_alert() -> None:
+    plain = Alert(run="", source="oncall", kind="oncall_lag", message="Late.", runbook="lag")
+    found = alertmanager(Notice("n", TIME_MS, plain))
+    assert found is not None
+    assert found["annotations"]["runbook"] == "headrace runbook lag"
+    mail = email(Notice("n", TIME_MS, plain), "headrace@x", ("ada@x",))
+    assert mail.get_content().endswith("How to find the cause: headrace runbook lag\n")
+    without = alertmanager(Notice("n", TIME_MS, plain.model_copy(update={"runbook": ""})))
+    assert without is not None
+    assert "runbook" not in without["annotations"]

@@ -1,0 +1,151 @@
+"""The process oncall on a real broker: the ledger, restarts, and a second process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.operator_error import OperatorError
+from headrace.schemas.records.alert import Alert, EpisodeState, Severity
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED
+from headrace.schemas.wire import Message, decode, record_message
+from headrace.streams.lag import ConsumerLag
+from headrace.streams.oncall.conditions import Limits
+from headrace.streams.oncall.oncall import Measured, OnCallConfig, lag_by_group, run_oncall
+from tests.streams.oncall.test_recent import letter
+
+SOON_S = 40.0
+
+
+def test_a_group_is_as_late_as_its_latest_partition() -> None:
+    lags = [
+        ConsumerLag("sink", "events", 0, 5, 1.0),
+        ConsumerLag("sink", "events", 1, 7, 9.0),
+        ConsumerLag("score", "trajectories", 0, 0, 0.0),
+    ]
+    found = {each.subject: (each.value, dict(each.details)) for each in lag_by_group(lags)}
+    assert found == {
+        "sink": (9.0, {"topic": "events", "partition": 1, "records": 12}),
+        "score": (0.0, {"topic": "trajectories", "partition": 0, "records": 0}),
+    }
+
+
+@pytest.mark.parametrize("setting", [{"every_s": 0}, {"ledger_every_s": -1}])
+def test_settings_that_make_no_sense_are_refused(setting: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="above 0 seconds"):
+        OnCallConfig("localhost:9092", **setting)  # type: ignore[arg-type]
+
+
+async def alerts_of(kafka: str, kind: str) -> list[Alert]:
+    found = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS, decided=True)]
+    return [each for each in found if isinstance(each, Alert) and each.kind == kind]
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not await holds():  # noqa: ASYNC110 - another task writes it
+            await asyncio.sleep(0.2)
+
+
+class Running:
+    """A process of its own, in this one."""
+
+    def __init__(self, kafka: str, **limits: float) -> None:
+        self.stop, self._ready = asyncio.Event(), asyncio.Event()
+        self.measured: list[Measured] = []
+        config = OnCallConfig(kafka, every_s=0.3, ledger_every_s=0.5, limits=Limits(**limits))
+        self.task = asyncio.create_task(
+            run_oncall(config, stop=self.stop, ready=self._ready.set, watch=self.measured.append)
+        )
+
+    async def ready(self) -> "Running":
+        await asyncio.wait_for(self._ready.wait(), SOON_S)
+        return self
+
+    async def end(self) -> None:
+        self.stop.set()
+        await self.task
+
+
+async def write_dead_letter(kafka: str, offset: int) -> None:
+    broken = letter("events", DeadLetterError.BAD_JSON).model_copy(update={"offset": offset})
+    message: Message = record_message(
+        broken, id=f"dead-{offset}", key="events:0", source="/t", time_ms=1_700_000_000_000, subject="events"
+    )
+    async with open_producer(kafka) as producer:  # dated now
+        await (await producer.send(DEAD_LETTERS.name, message.value, message.key, headers=message.headers))
+
+
+@pytest.mark.kafka
+async def test_a_restarted_process_resolves_what_its_predecessor_opened(kafka: str) -> None:
+    first = await Running(kafka, window_s=4).ready()
+    await write_dead_letter(kafka, 1)
+
+    async def told() -> bool:
+        return bool(await alerts_of(kafka, "oncall_dead_letters"))
+
+    await until(told)
+    await first.end()
+    second = await Running(kafka, window_s=4).ready()
+
+    async def ended() -> bool:
+        return len(await alerts_of(kafka, "oncall_dead_letters")) > 1
+
+    await until(ended)
+    await second.end()
+    states = [each.episode.state for each in await alerts_of(kafka, "oncall_dead_letters") if each.episode]
+    assert states == [EpisodeState.OPENED, EpisodeState.RESOLVED]
+    assert {"kafka"} <= second.measured[0].ages().keys()
+
+
+@pytest.mark.kafka
+async def test_a_second_process_takes_over_and_an_episode_is_reported_once(kafka: str) -> None:
+    known = len(await alerts_of(kafka, "oncall_dead_letters"))
+    first = await Running(kafka).ready()
+    second = await Running(kafka).ready()
+    await write_dead_letter(kafka, 2)
+
+    async def told() -> bool:
+        return len(await alerts_of(kafka, "oncall_dead_letters")) > known
+
+    await until(told)
+
+    async def is_fenced() -> bool:
+        return first.task.done()
+
+    await until(is_fenced)
+    with pytest.raises(OperatorError, match="another process oncall has taken over"):
+        await first.end()
+    await second.end()
+    assert len(await alerts_of(kafka, "oncall_dead_letters")) == known + 1
+
+
+@pytest.mark.kafka
+async def test_a_ledger_that_contradicts_itself_is_an_alert(kafka: str) -> None:
+    running = await Running(kafka, hold_s=0.2).ready()
+    orphan = Rejection(
+        trajectory_id="nobody",
+        trajectory=Reference(partition=0, offset=0),
+        stage=Stage.GROUP,
+        reason=Reason.NO_GROUP,
+    )
+    message = record_message(
+        orphan, id="orphan", key="nobody", source="/t", time_ms=1_700_000_000_000, subject="nobody"
+    )
+    async with open_producer(kafka) as producer:
+        await (await send(producer, REJECTED, message))
+
+    async def told() -> bool:
+        return bool(await alerts_of(kafka, "oncall_ledger_mismatch"))
+
+    await until(told)
+    await running.end()
+    (alert,) = await alerts_of(kafka, "oncall_ledger_mismatch")
+    assert alert.severity is Severity.CRITICAL
+    assert "nobody" in alert.details["contradiction 1"]
