@@ -1,7 +1,7 @@
 """The rules of an episode, without the model: what the model sees, what its tokens do, and when the episode ends.
 
     <task> repair charge [Token usage: 2 %] <agent> grep charge <end>
-    <result> billing.py # charge : x times rate plus size <nl> … [Token usage: 14 %] <agent>
+    <result> billing.py # charge : x times rate <nl> … [Token usage: 14 %] <agent>
 
 A pure state machine over token ids, which the live episode, the demonstrations and a simulator share. Running tests is
 an effect: ``act`` returns a ``TestRun``, and the caller passes its results to ``tested``. At a size of the context the
@@ -22,7 +22,7 @@ from headrace.agents.coder.tasks import Task, outcome
 from headrace.agents.coder.todo import TodoList
 from headrace.schemas.events import EndStatus, ToolErrorClass
 
-HARNESS_VERSION = "coder-1"
+HARNESS_VERSION = "coder-2"
 """Part of every ``trajectory.started``; changes whenever the model's observations or permissions change."""
 
 CLOSING_TOKENS = len(words.USAGE) + 1 + 3
@@ -33,9 +33,9 @@ CLOSING_TOKENS = len(words.USAGE) + 1 + 3
 class Limits:
     """Limits of an episode, in tokens of context unless stated otherwise."""
 
-    budget: int = 208
+    budget: int = 160
     """Size of the context at which the episode ends."""
-    summarize_at: int = 144
+    summarize_at: int = 112
     """Size from which the harness asks for a summary."""
     summaries: int = 12
     """Largest number of summaries; 0 turns them off."""
@@ -45,7 +45,7 @@ class Limits:
     """Largest number of lines in the result of a grep."""
     turns: int = 10
     """Number of model calls after which the episode ends, without ``turns_per_function``."""
-    turns_per_function: int = 6
+    turns_per_function: int = 8
     """Further model calls for each function to repair."""
     sampled_tokens: int = 24
     """Largest number of tokens per model call; a longer call of a tool is cut off and malformed."""
@@ -228,7 +228,7 @@ class Harness:
                     return self._error(action, ("nothing", "found"))
                 return self._shown(action, self.repository.words(path))
             case words.GREP:
-                found = self.repository.lines_with(action.arguments[0])
+                found = self.repository.lines_about(action.arguments[0])
                 text: list[str] = []
                 for path, line in found[: self.limits.grep_lines]:
                     text += (*((words.NEWLINE,) if text else ()), path, *line)
@@ -241,12 +241,12 @@ class Harness:
                 return self._shown(action, ("edited",), written=path)
             case words.TODO_ADD:
                 self.todo = self.todo.added(action.arguments)
-                return self._shown(action, ("added",))
+                return self._shown(action, self.todo.words)
             case _:
                 if action.arguments[0] not in self.todo.items:
                     return self._error(action, ("nothing", "found"))
                 self.todo = self.todo.finished(action.arguments[0])
-                return self._shown(action, ("done",))
+                return self._shown(action, self.todo.words)
 
     def _shown(self, action: Action, text: Sequence[str], written: str | None = None) -> Observation:
         room = min(self.limits.result_tokens, self.limits.budget - self.context_tokens - CLOSING_TOKENS)

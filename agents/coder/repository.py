@@ -1,8 +1,8 @@
 """A small Python repository as a value: source files of one-line functions, a file of constants, a file of tests.
 
-    billing.py    # charge : x times rate plus size          what charge shall compute
-                  def charge ( x ) : return x * 7 + 2
-    constants.py  rate = 7
+    billing.py    # charge : x times rate          what charge shall compute
+                  def charge ( x ) : return x * 7
+    constants.txt rate 7
 
 Functions contain numbers, so a repair needs the other file. Files are immutable; an edit returns another repository.
 """
@@ -10,10 +10,12 @@ Functions contain numbers, so a repair needs the other file. Files are immutable
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headrace.agents.coder.vocabulary import CONSTANTS_FILE, NEWLINE, TESTS_FILE
+from headrace.agents.coder.vocabulary import NEWLINE, TESTS_FILE
 
 Line = tuple[str, ...]
 """The words of a line."""
+
+_BEFORE_NAMES = (("#",), ("def",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,16 @@ class Repository:
             words += (*((NEWLINE,) if words else ()), *line)
         return tuple(words)
 
-    def lines_with(self, word: str) -> list[tuple[str, Line]]:
-        """Return (path, line) of each line that contains ``word``: first constants, then sources; tests are omitted."""
-        paths = [CONSTANTS_FILE, *(path for path in self.files if path not in (CONSTANTS_FILE, TESTS_FILE))]
-        return [(path, line) for path in paths for line in self.files.get(path, ()) if word in line]
+    def lines_about(self, name: str) -> list[tuple[str, Line]]:
+        """Return (path, line) of each line that defines ``name``: the comment and the code of a function, or a constant
+        with its number. Tests define nothing."""
+        return [
+            (path, line)
+            for path, lines in self.files.items()
+            if path != TESTS_FILE
+            for line in lines
+            if line[:1] == (name,) or (line[:1] in _BEFORE_NAMES and line[1:2] == (name,))
+        ]
 
     def edited(self, path: str, function: str, body: Line) -> "Repository":
         """Return the repository with ``function`` of the file ``path`` replaced; a missing one is added.

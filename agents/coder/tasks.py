@@ -17,17 +17,16 @@ from typing import Any
 from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.grading import passed
 from headrace.agents.coder.repository import Line, Repository, signature
-from headrace.agents.coder.specification import Specification, body, draw, mutant, value
+from headrace.agents.coder.specification import NUMBERS, Specification, body, draw, mutant, value
 from headrace.agents.coder.trusted_run import run_trusted
 
 SIZE_WEIGHTS = {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}
 """Share of tasks by number of functions to repair."""
-LARGEST = 12
+LARGEST = 10
 """Largest number of functions to repair."""
 DELETED_SHARE = 0.5
 """Share of the functions to repair that are deleted; the others contain a mistake."""
-NUMBERS_IN_USE = tuple(range(2, 10))
-CONSTANTS_IN_USE = 6
+CONSTANTS_IN_USE = 4
 INTACT = 2
 """Functions of a repository that need no repair, in addition to those that do."""
 CHECK_INPUTS, VERDICT_INPUTS = 6, 8
@@ -70,7 +69,7 @@ class Task:
     """Function → its file."""
     constants: Mapping[str, int]
     breakages: Mapping[str, Breakage]
-    """Functions to repair, in the order of the prompt."""
+    """Functions to repair, in the order of the prompt, which is that of the files."""
     check_inputs: tuple[int, ...]
     """Inputs of the tests that ``run_tests`` runs."""
     verdict_inputs: tuple[int, ...]
@@ -88,16 +87,14 @@ class Task:
 
     @cached_property
     def intact(self) -> tuple[str, ...]:
-        """Functions whose tests pass in the broken repository: neither to repair nor calling one that is."""
-        return tuple(
-            name
-            for name, spec in self.specifications.items()
-            if name not in self.breakages and spec.operand not in self.breakages
-        )
+        """Functions whose tests pass in the broken repository."""
+        return tuple(name for name in self.specifications if name not in self.breakages)
 
     def expected(self, inputs: Sequence[int]) -> dict[str, tuple[int, ...]]:
         """Return what each function shall return at each of ``inputs``."""
-        return {name: tuple(self._value(name, x) for x in inputs) for name in self.specifications}
+        return {
+            name: tuple(value(spec, x, self.constants) for x in inputs) for name, spec in self.specifications.items()
+        }
 
     def calls(self) -> dict[str, list[str]]:
         """Return file → the functions to call in it."""
@@ -105,9 +102,6 @@ class Task:
         for name, path in self.paths.items():
             calls.setdefault(path, []).append(name)
         return calls
-
-    def _value(self, name: str, x: int) -> int:
-        return value(self.specifications[name], x, self.constants, self._value)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -155,7 +149,7 @@ def verify(task: Task) -> None:
     """Check ``task`` by running its reference and its broken repository. Raises ``UnverifiedTask``.
 
     The reference returns what the specifications ask for. In the broken repository each function to repair fails the
-    checks and the verdict, so that no mutant is equivalent; functions that are neither broken nor call one pass.
+    checks and the verdict, so that no mutant is equivalent; the other functions pass.
     """
     for inputs in (task.check_inputs, task.verdict_inputs):
         expected = task.expected(inputs)
@@ -179,23 +173,19 @@ def outcome(task: Task, right: Collection[str]) -> float:
 
 def _draw(identifier: str, split: Split, size: int, rng: Random) -> Task:
     names = rng.sample(words.FUNCTIONS, size + INTACT)
-    targets = tuple(rng.sample(names, size))
     paths = {name: rng.choice(words.FILES[: 2 + size // 3]) for name in names}
     names.sort(key=lambda name: words.FILES.index(paths[name]))  # stable: within a file, the random order stays
+    to_repair = set(rng.sample(names, size))
+    targets = [name for name in names if name in to_repair]
     constants = dict(
-        zip(rng.sample(words.CONSTANTS, CONSTANTS_IN_USE), rng.sample(NUMBERS_IN_USE, CONSTANTS_IN_USE), strict=True)
+        zip(rng.sample(words.CONSTANTS, CONSTANTS_IN_USE), rng.sample(NUMBERS, CONSTANTS_IN_USE), strict=True)
     )
     specifications: dict[str, Specification] = {}
     for name in names:
-        held_out = split is Split.HELD_OUT and name in targets
-        # A callee is earlier in the same file and calls nothing itself.
-        callees = [
-            other for other, spec in specifications.items() if paths[other] == paths[name] and spec.start != "of"
-        ]
-        while True:
-            spec = draw(rng, tuple(constants), tuple(callees))
-            if spec.is_held_out is held_out:
-                break
+        held_out = split is Split.HELD_OUT and name in to_repair
+        # Each constant has operations of both splits, so this ends.
+        while (spec := draw(rng, tuple(constants))).is_held_out is not held_out:
+            pass
         specifications[name] = spec
     breakages = {name: Breakage.DELETED if rng.random() < DELETED_SHARE else Breakage.BUG for name in targets}
     inputs = rng.sample(INPUTS, CHECK_INPUTS + VERDICT_INPUTS)
@@ -205,7 +195,8 @@ def _draw(identifier: str, split: Split, size: int, rng: Random) -> Task:
         if breakage is Breakage.DELETED:
             broken = broken.without(paths[name], name)
         else:
-            broken = broken.edited(paths[name], name, mutant(specifications[name], constants, rng))
+            spec = specifications[name]
+            broken = broken.edited(paths[name], name, mutant(spec.operation, constants[spec.constant], rng))
     checks, verdict = tuple(inputs[:CHECK_INPUTS]), tuple(inputs[CHECK_INPUTS:])
     return Task(identifier, broken, reference, specifications, paths, constants, breakages, checks, verdict)
 
@@ -221,8 +212,9 @@ def _repository(
     files: dict[str, tuple[Line, ...]] = {path: () for path in words.FILES if path in paths.values()}
     for name in names:
         spec = specifications[name]
-        files[paths[name]] += (("#", name, ":", *spec.words), (*signature(name), *body(spec, constants)))
-    files[words.CONSTANTS_FILE] = tuple((name, "=", str(number)) for name, number in constants.items())
+        code = body(spec.operation, constants[spec.constant])
+        files[paths[name]] += (("#", name, ":", *spec.words), (*signature(name), *code))
+    files[words.CONSTANTS_FILE] = tuple((name, str(number)) for name, number in constants.items())
     repository = Repository(files)
     # The visible tests: one example, whose numbers have words. Its names are the repository's functions.
     examples: list[Line] = []

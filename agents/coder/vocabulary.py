@@ -1,6 +1,6 @@
 """The coder's vocabulary: one token per word, in a fixed order, so that text and token ids are equivalent.
 
-    encode("edit billing.py charge : return x * 7 + 2 <end>") → [138, 201, …, 1]
+    encode("edit billing.py charge : return x * 7 <end>") → [115, 163, …, 1]
 
 Files, calls and results are words separated by spaces; Python reads them as they are (``def fee ( x ) : return 2``).
 The shipped base model depends on the order: append words, never insert them. ``tokenizer_json`` renders the same table
@@ -34,20 +34,24 @@ THINK = "#"
 """Begins a comment: in a file the specification of a function, in a turn the model's thinking before its call."""
 
 SPECIFICATION = ("times", "plus", "minus", "larger", "smaller", "of", "and")
+DONE, TODO = "done", "todo"
+"""Begin the finished and the open items of a to-do list, and of a summary."""
 NOTICES = (
     *("repair", "passed", "failed", "nothing", "found", "invalid", "action", "refused", "edited"),
-    *("summaries", "done", "todo", "added"),
+    *("summaries", DONE, TODO),
 )
 
 FILES = ("orders.py", "billing.py", "stock.py", "shipping.py", "returns.py")
-CONSTANTS_FILE, TESTS_FILE = "constants.py", "tests.py"
+CONSTANTS_FILE, TESTS_FILE = "constants.txt", "tests.py"
 
 FUNCTIONS = (
-    *("adjust", "bill", "charge", "deposit", "estimate", "fee", "grant", "handling"),
-    *("invoice", "judge", "keep", "levy", "measure", "net", "offer", "price"),
-    *("quote", "refund", "surcharge", "toll", "upkeep", "value", "wage", "yield_of"),
+    *("adjust", "bill", "charge", "deposit", "estimate", "fee"),
+    *("grant", "handling", "price", "refund", "toll", "value"),
 )
-CONSTANTS = ("rate", "size", "limit", "margin", "bonus", "quota", "weight", "offset", "base", "span", "tax", "tip")
+CONSTANTS = (
+    *("rate", "size", "limit", "margin", "bonus", "quota"),
+    *("weight", "tax", "share", "floor", "count", "offset"),
+)
 
 VOCABULARY: tuple[str, ...] = (
     *SPECIAL,

@@ -57,6 +57,8 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
         pad_id=recipe.pad_id,
         seed=seed,
         max_positions=recipe.max_positions,
+        tied=recipe.tied,
+        key_value_heads=recipe.key_value_heads,
     )
     if recipe.begins_with is not None:
         vocabulary = json.loads((recipe.begins_with / "tokenizer.json").read_text())["model"]["vocab"]

@@ -73,9 +73,11 @@ CODER = System(
         tokenizer_config=words.tokenizer_config,
         demonstrations=demonstrations,
         held_out_first=HELD_OUT_FIRST,
-        episodes=17_000,
-        steps=1_300,
+        episodes=8_000,
+        steps=1_000,
         batch_size=24,
+        tied=True,
+        key_value_heads=3,
     ),
     arms={
         "without-summaries": Arm(

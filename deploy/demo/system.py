@@ -66,6 +66,10 @@ class BaseModel:
     """Steps over which the learning rate rises to its peak."""
     max_positions: int = 1_024
     """Longest context, in tokens."""
+    tied: bool = False
+    """Whether the LM head shares the embedding's weights."""
+    key_value_heads: int = 1
+    """Key-value heads of each layer: 1, or 3 for keys of every head's own."""
     begins_with: Path | None = None
     """Folder of a word-level model whose layers, and rows of shared words, are the initial weights: names need not be
     learnt to be copied again. ``None``: random weights."""

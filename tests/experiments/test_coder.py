@@ -1,8 +1,4 @@
-"""The short form of ``coder.py``: a step in the simulator, evaluations by size with and without summaries, tables and
-picture.
-
-It does not say that the coder learns: that is not shown yet.
-"""
+"""The short form of ``coder.py``: the coder learns tasks of one function in a few steps; arms, tables and picture."""
 
 import json
 from argparse import Namespace
@@ -32,3 +28,10 @@ def test_an_arm_is_trained_and_evaluated_by_size(tmp_path: Path, no_summaries: b
     assert f"| {SIZES[-1]} |" in text
     picture([result], tmp_path / "learnt.png")
     assert (tmp_path / "learnt.png").stat().st_size > 1000
+
+
+def test_the_coder_learns_to_look_constants_up() -> None:
+    result = run(options(steps=20, held_out=64, by_size=0))
+    before, after = (evaluation["sampled"] for evaluation in result["held_out"])
+    assert after["outcome"] > before["outcome"] + 0.2
+    assert after["looked_up"] > before["looked_up"]

@@ -21,7 +21,8 @@ def training_task(number: int = 0, size: int | None = None) -> Task:
 
 def repair(task: Task, name: str) -> str:
     """Return the call that repairs a function."""
-    code = " ".join(body(task.specifications[name], task.constants))
+    spec = task.specifications[name]
+    code = " ".join(body(spec.operation, task.constants[spec.constant]))
     return f"edit {task.paths[name]} {name} : {code} <end>"
 
 

@@ -1,5 +1,6 @@
 """A live attempt records every call, summary and verdict; the streams make one trajectory of the chain and score it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ async def test_every_token_of_the_chain_is_trained_with_the_one_reward_and_the_r
     tmp_path: Path,
 ) -> None:
     task = training_task(1, 4)
-    turns, trajectory, reward = await scored(task, FLAWLESS, tmp_path)
+    turns, trajectory, reward = await scored(task, replace(FLAWLESS, no_todo=1.0), tmp_path)
     summaries = sum(turn.summarized for turn in trajectory.turns)
     assert summaries >= 2
     assert len(trajectory.segments) == 1 + summaries
@@ -103,7 +104,7 @@ async def test_the_sandbox_has_the_edited_files_when_tests_run(tmp_path: Path) -
 
 async def test_an_attempt_without_a_verdict_has_the_outcome_zero(tmp_path: Path) -> None:
     task = training_task(4, 1)
-    noted, _, done = await attempt(task, [words.encode("read constants.py <end>")] * 20, tmp_path, Limits(summaries=0))
+    noted, _, done = await attempt(task, [words.encode("read constants.txt <end>")] * 20, tmp_path, Limits(summaries=0))
     assert done.status is facts.EndStatus.BUDGET_EXHAUSTED
     trajectory, reward = noted.assembled()
     assert (trajectory.outcome, reward.total) == (0.0, 0.0)

@@ -11,7 +11,7 @@ FILES = Repository(
             ("def", "fee", "(", "x", ")", ":", "return", "x", "+", "7"),
             ("#", "toll", ":", "x", "times", "rate"),
         ),
-        "constants.py": (("rate", "=", "7"),),
+        "constants.txt": (("rate", "7"),),
         "tests.py": (("assert", "fee", "(", "1", ")", "==", "8"),),
     }
 )
@@ -29,8 +29,8 @@ def test_an_edit_adds_a_missing_function_below_its_specification() -> None:
 
 
 def test_a_function_without_a_specification_is_added_at_the_end() -> None:
-    lines = FILES.edited("constants.py", "toll", ("return", "1")).files["constants.py"]
-    assert lines == (("rate", "=", "7"), ("def", "toll", "(", "x", ")", ":", "return", "1"))
+    lines = FILES.edited("constants.txt", "toll", ("return", "1")).files["constants.txt"]
+    assert lines == (("rate", "7"), ("def", "toll", "(", "x", ")", ":", "return", "1"))
 
 
 def test_the_original_is_unchanged() -> None:
@@ -48,9 +48,10 @@ def test_without_a_function_its_specification_stays() -> None:
     )
 
 
-def test_a_search_finds_constants_first_and_no_tests() -> None:
-    assert [path for path, _ in FILES.lines_with("rate")] == ["constants.py", "billing.py", "billing.py"]
-    assert [path for path, _ in FILES.lines_with("fee")] == ["billing.py", "billing.py"]
+def test_a_search_finds_the_lines_that_define_a_name_and_no_tests() -> None:
+    assert FILES.lines_about("rate") == [("constants.txt", ("rate", "7"))]
+    assert [(path, line[0]) for path, line in FILES.lines_about("fee")] == [("billing.py", "#"), ("billing.py", "def")]
+    assert FILES.lines_about("size") == []
 
 
 def test_an_unknown_file_is_a_key_error() -> None:

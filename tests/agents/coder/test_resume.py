@@ -131,7 +131,7 @@ def played(task: Task, turns: list[list[int]]) -> list[int]:
 
 def test_turns_of_another_task_or_other_limits_are_refused() -> None:
     task = training_task(5, 1)
-    turn = RecordedTurn(tuple(words.encode("read constants.py <end>")), 99, True)
+    turn = RecordedTurn(tuple(words.encode("read constants.txt <end>")), 99, True)
     with pytest.raises(CannotResume, match="changed"):
         replayed(task, [turn])
     tests = RecordedTurn(tuple(words.encode("run_tests <end>")), len(play_start(task)), True)

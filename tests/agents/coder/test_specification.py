@@ -8,69 +8,65 @@ from hypothesis import strategies as st
 
 from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.repository import Repository, signature
-from headrace.agents.coder.specification import Specification, Start, body, draw, mutant, value
+from headrace.agents.coder.specification import NUMBERS, Operation, Specification, body, draw, mutant, value
 from headrace.agents.coder.trusted_run import run_trusted
 
-CONSTANTS = {"rate": 7, "size": 2, "limit": 5}
+OPERATIONS = st.sampled_from(Operation)
 
 
 def computed(code: tuple[str, ...], x: int) -> int | None:
-    """Run ``code`` as the body of ``fee``, next to ``toll``, which returns x + 1."""
-    lines = ((*signature("toll"), "return", "x", "+", "1"), (*signature("fee"), *code))
-    return run_trusted(Repository({"orders.py": lines}), {"orders.py": ["fee"]}, (x,))["fee"][0]
+    """Run ``code`` as the body of ``fee``."""
+    repository = Repository({"orders.py": ((*signature("fee"), *code),)})
+    return run_trusted(repository, {"orders.py": ["fee"]}, (x,))["fee"][0]
 
 
-def wanted(spec: Specification, x: int) -> int:
-    return value(spec, x, CONSTANTS, lambda _, inner: inner + 1)
+@given(OPERATIONS, st.sampled_from(NUMBERS), st.integers(-50, 50))
+def test_the_python_of_a_specification_computes_its_value(operation: Operation, number: int, x: int) -> None:
+    assert computed(body(operation, number), x) == value(Specification(operation, "rate"), x, {"rate": number})
 
 
-@given(st.integers(0, 10**6), st.integers(-50, 50))
-def test_the_python_of_a_specification_computes_its_value(seed: int, x: int) -> None:
-    spec = draw(Random(seed), tuple(CONSTANTS), ("toll",))
-    assert computed(body(spec, CONSTANTS), x) == wanted(spec, x)
+@given(OPERATIONS, st.sampled_from(NUMBERS), st.integers(0, 10**6))
+def test_its_words_its_python_and_its_mutants_are_in_the_vocabulary(
+    operation: Operation, number: int, seed: int
+) -> None:
+    words.encode_words(Specification(operation, "rate").words)
+    assert words.CODE_WORDS.issuperset(body(operation, number))
+    assert words.CODE_WORDS.issuperset(mutant(operation, number, Random(seed)))
 
 
-@given(st.integers(0, 10**6))
-def test_its_words_its_python_and_its_mutants_are_in_the_vocabulary(seed: int) -> None:
-    rng = Random(seed)
-    spec = draw(rng, tuple(CONSTANTS), ("toll",))
-    words.encode_words(spec.words)
-    assert words.CODE_WORDS.issuperset(body(spec, CONSTANTS))
-    assert words.CODE_WORDS.issuperset(mutant(spec, CONSTANTS, rng))
+@given(OPERATIONS, st.sampled_from(NUMBERS), st.integers(0, 10**6))
+def test_a_mutant_differs_from_its_original(operation: Operation, number: int, seed: int) -> None:
+    assert mutant(operation, number, Random(seed)) != body(operation, number)
 
 
 @pytest.mark.parametrize(
-    ("spec", "text", "code", "at_three"),
+    ("operation", "text", "code", "at_three"),
     [
-        (Specification(Start.X, "", (("times", "rate"), ("plus", "size"))), "x times rate plus size", "x * 7 + 2", 23),
-        (
-            Specification(Start.X, "", (("plus", "size"), ("times", "rate"))),
-            "x plus size times rate",
-            "( x + 2 ) * 7",
-            35,
-        ),
-        (Specification(Start.CALL, "toll", (("minus", "size"),)), "toll of x minus size", "toll ( x ) - 2", 2),
-        (
-            Specification(Start.LARGER, "limit", (("plus", "size"),)),
-            "larger of x and limit plus size",
-            "max ( x , 5 ) + 2",
-            7,
-        ),
-        (
-            Specification(Start.SMALLER, "size", (("times", "rate"),)),
-            "smaller of x and size times rate",
-            "min ( x , 2 ) * 7",
-            14,
-        ),
+        ("times", "x times rate", "x * 7", 21),
+        ("plus", "x plus rate", "x + 7", 10),
+        ("minus", "x minus rate", "x - 7", -4),
+        ("larger", "larger of x and rate", "max ( x , 7 )", 7),
+        ("smaller", "smaller of x and rate", "min ( x , 7 )", 3),
     ],
 )
-def test_examples(spec: Specification, text: str, code: str, at_three: int) -> None:
+def test_examples(operation: str, text: str, code: str, at_three: int) -> None:
+    spec = Specification(Operation(operation), "rate")
     assert " ".join(spec.words) == text
-    assert " ".join(body(spec, CONSTANTS)) == f"return {code}"
-    assert wanted(spec, 3) == computed(body(spec, CONSTANTS), 3) == at_three
+    assert " ".join(body(spec.operation, 7)) == f"return {code}"
+    assert value(spec, 3, {"rate": 7}) == computed(body(spec.operation, 7), 3) == at_three
 
 
-def test_the_callees_name_does_not_decide_the_split() -> None:
-    steps = (("plus", "rate"),)
-    split = {Specification(Start.CALL, name, steps).is_held_out for name in words.FUNCTIONS}
-    assert len(split) == 1
+def test_one_operation_of_each_constant_is_held_out_and_none_of_all_constants() -> None:
+    held_out = {
+        constant: [operation for operation in Operation if Specification(operation, constant).is_held_out]
+        for constant in words.CONSTANTS
+    }
+    assert {len(operations) for operations in held_out.values()} == {1}
+    assert {operation for [operation] in held_out.values()} == set(Operation)
+
+
+def test_a_draw_uses_the_given_constants() -> None:
+    rng = Random(0)
+    drawn = [draw(rng, ("rate", "size")) for _ in range(100)]
+    assert {spec.constant for spec in drawn} == {"rate", "size"}
+    assert {spec.operation for spec in drawn} == set(Operation)

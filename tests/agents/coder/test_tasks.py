@@ -38,8 +38,9 @@ def verdict(task: Task, repository: object) -> float:
 def test_every_reference_and_every_broken_repository_is_valid_python() -> None:
     for task in TASKS:
         for repository in (task.reference, task.broken):
-            for text in repository.texts().values():
-                ast.parse(text)
+            for path, text in repository.texts().items():
+                if path.endswith(".py"):
+                    ast.parse(text)
 
 
 def test_the_reference_earns_everything_and_the_broken_repository_nothing() -> None:
@@ -61,7 +62,9 @@ def test_every_mutant_differs_from_its_original_in_the_checks_and_in_the_verdict
 def test_an_equivalent_mutant_is_rejected() -> None:
     task = make_task("coder-train-n1-000000")
     name = task.targets[0]
-    broken = task.broken.edited(task.paths[name], name, (*body(task.specifications[name], task.constants), "+", "0"))
+    spec = task.specifications[name]
+    same = (*body(spec.operation, task.constants[spec.constant]), "+", "0")
+    broken = task.broken.edited(task.paths[name], name, same)
     with pytest.raises(UnverifiedTask, match="equivalent"):
         verify(replace(task, broken=broken))
 
@@ -91,14 +94,19 @@ def test_the_numbers_of_a_repair_are_in_another_file() -> None:
             spec = task.specifications[name]
             lines = task.broken.files[task.paths[name]]
             assert ("#", name, ":", *spec.words) in lines
-            assert spec.constants
-        assert words.CONSTANTS_FILE in task.broken.files
+            number = (spec.constant, str(task.constants[spec.constant]))
+            assert number in task.broken.files[words.CONSTANTS_FILE]
 
 
 def test_deleted_functions_and_bugs_are_over_several_files() -> None:
     kinds = {kind for task in TRAINING for kind in task.breakages.values()}
     assert kinds == set(Breakage)
     assert max(task.facts["files"] for task in TRAINING) >= 2
+
+
+def test_the_prompt_is_in_the_order_of_the_files_as_results_are() -> None:
+    for task in TASKS:
+        assert task.targets == tuple(name for name in task.specifications if name in task.breakages)
 
 
 def test_a_regression_costs_as_much_as_a_repair_earns() -> None:

@@ -10,14 +10,21 @@ from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.demonstrations import demonstrate
 from tests.agents.coder.players import training_task
 
+BASE = Path(words.__file__).with_name("base")
+
 
 def test_no_word_has_two_ids() -> None:
     assert len(set(words.VOCABULARY)) == len(words.VOCABULARY)
 
 
 def test_text_survives_encoding_and_decoding() -> None:
-    text = "edit billing.py charge : return x * 7 + 2 <end>"
+    text = "# rate 7 edit billing.py charge : return x * 7 <end>"
     assert words.decode(words.encode(text)) == text
+
+
+def test_the_base_model_was_made_for_these_words() -> None:
+    assert json.loads((BASE / "tokenizer.json").read_text()) == words.tokenizer_json()
+    assert json.loads((BASE / "config.json").read_text())["vocab_size"] == len(words.VOCABULARY)
 
 
 def test_an_unknown_word_is_named() -> None:

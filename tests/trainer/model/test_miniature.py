@@ -31,3 +31,9 @@ def test_the_global_generator_is_unchanged() -> None:
     torch.manual_seed(7)
     weights(0)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_heads_can_have_keys_of_their_own() -> None:
+    model = miniature_qwen3(208, end_id=1, pad_id=0, seed=0, key_value_heads=3)
+    assert model.model.layers[0].self_attn.k_proj.weight.shape == (96, 96)
+    assert miniature_qwen3(208, end_id=1, pad_id=0, seed=0).model.layers[0].self_attn.k_proj.weight.shape == (32, 96)
