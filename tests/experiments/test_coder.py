@@ -1,4 +1,4 @@
-"""The short form of ``coder.py``: the coder learns tasks of one function in a few steps; arms, tables and picture."""
+"""The short form of ``coder.py``: the coder learns within twelve steps; arms, tables and picture."""
 
 import json
 from argparse import Namespace
@@ -30,8 +30,8 @@ def test_an_arm_is_trained_and_evaluated_by_size(tmp_path: Path, no_summaries: b
     assert (tmp_path / "learnt.png").stat().st_size > 1000
 
 
-def test_the_coder_learns_to_look_constants_up() -> None:
-    result = run(options(steps=20, held_out=64, by_size=0))
+def test_the_coder_learns_to_look_constants_up_and_the_outcome_follows() -> None:
+    result = run(options(steps=12, held_out=48, by_size=0))
     before, after = (evaluation["sampled"] for evaluation in result["held_out"])
-    assert after["outcome"] > before["outcome"] + 0.2
-    assert after["looked_up"] > before["looked_up"]
+    assert after["looked_up"] > before["looked_up"] + 0.2
+    assert after["outcome"] > before["outcome"] + 0.25
