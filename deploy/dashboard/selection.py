@@ -14,7 +14,10 @@ MAX_TEXT = 1000
 """Longest value of a parameter, in characters."""
 
 MAX_ROWS = 100_000
-"""Most rows of a result that is downloaded."""
+"""Most trajectories in a file."""
+
+MAX_SHOWN = 5_000
+"""Most trajectories on a page."""
 
 
 class SelectionError(ValueError):
@@ -85,7 +88,7 @@ EXPLORED: tuple[Parameter, ...] = (
     Parameter("most", "largest reward, as a share of the largest", _NUMBER),
     Parameter("sort", "the column by which rows are sorted", choices=SORTS, default="time"),
     Parameter("order", "falling or rising", choices=("falling", "rising"), default="falling"),
-    Parameter("limit", "most rows", _VERSION, default="200", largest=MAX_ROWS),
+    Parameter("limit", "most rows", _VERSION, default="200", largest=MAX_SHOWN),
 )
 """Filters and order of a table of trajectories."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -124,10 +124,10 @@ class PageHandlers:
         if wanted not in ("json", *FileFormat):
             return _problem(f"format is {wanted!r}, but must be json, {' or '.join(FileFormat)}.", 400)
         try:
-            run, chosen = self._selected(request, is_file=wanted != "json")
+            run, chosen = self._selected(request)
         except SelectionError as error:
             return _problem(str(error), 400)
-        snapshot = await self._snapshots.snapshot(run, chosen if wanted == "json" else self._selected(request)[1])
+        snapshot = await self._snapshots.snapshot(run, chosen)
         if snapshot["problem"]:
             return _problem(snapshot["problem"], snapshot["status"])
         if wanted == "json":
@@ -135,8 +135,9 @@ class PageHandlers:
             shown = {axis.column for axis in (panel.x, *panel.values) if axis} if panel.source else columns.keys()
             return JSONResponse({each: columns[each] for each in columns if each in shown}, headers=_HEADERS)
         file_format = FileFormat(wanted)
+        whole = chosen | ({"limit": str(MAX_ROWS)} if "limit" in chosen else {})
         try:
-            content = await self._snapshots.file_of(panel, snapshot["run"], chosen, file_format)
+            content = await self._snapshots.file_of(panel, snapshot["run"], whole, file_format)
         except (ClickHouseError, OSError) as error:
             return _problem(self._snapshots.explain(error), 503)
         attached = {"Content-Disposition": f'attachment; filename="{name}.{file_format}"'}
@@ -151,14 +152,11 @@ class PageHandlers:
             return _problem(str(error), 400)
         return StreamingResponse(self._changes(run, chosen), media_type="text/event-stream", headers=_HEADERS)
 
-    def _selected(self, request: Request, *, is_file: bool = False) -> tuple[str | None, dict[str, str]]:
+    def _selected(self, request: Request) -> tuple[str | None, dict[str, str]]:
         """Returns the run of a request, ``None`` if it has none, and the page's other parameters."""
-        query = request.query_params
-        if is_file and "limit" not in query:
-            query = QueryParams({**query, "limit": str(MAX_ROWS)})
-        chosen = selection(self._page.parameters, query)
+        chosen = selection(self._page.parameters, request.query_params)
         chosen.pop("run", None)
-        return query.get("run"), chosen
+        return request.query_params.get("run"), chosen
 
     async def _changes(self, run: str | None, chosen: Mapping[str, str]) -> AsyncIterator[str]:
         self._streams += 1

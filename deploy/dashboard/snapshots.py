@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 Snapshot: TypeAlias = dict[str, Any]
 
-MAX_SELECTIONS = 16
-"""Selections (a run with its slices) whose latest snapshot is cached."""
+MAX_SELECTIONS = 64
+"""Selections (a run with its slices) whose latest snapshot is cached: as many as pages may be open. A page whose
+snapshot is not cached would cost every query at every refresh."""
 
 _NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 

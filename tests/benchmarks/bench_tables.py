@@ -179,7 +179,7 @@ def fill(client: "Client", count: int) -> int:
         trained = [record for record in written["training"] if isinstance(record, TrainingGroup)]
         steps = _step(trained, first // CHUNK + 1, version) if trained else []
         judged = [record.trajectory_id for record in written["trajectories"] if isinstance(record, Trajectory)][::10]
-        feedback = [
+        feedback: list[tuple[Envelope, Record]] = [
             (Envelope(uuid7(logged, rng.randbytes(10)), events.FeedbackGiven.TYPE, "/bench", logged + 60_000, name),
              events.FeedbackGiven(signal="accepted", value=1.0, delay_s=60.0))
             for name in judged

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from headrace.deploy.dashboard.pages import PAGES
-from headrace.deploy.dashboard.selection import EXPLORED, MAX_ROWS, MAX_TEXT, SLICED, SelectionError, selection
+from headrace.deploy.dashboard.selection import EXPLORED, MAX_SHOWN, MAX_TEXT, SLICED, SelectionError, selection
 
 
 def test_every_parameter_has_a_value_and_others_are_ignored() -> None:
@@ -35,7 +35,7 @@ def test_an_impossible_slice_is_an_error(given: dict[str, str], said: str) -> No
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"limit": str(MAX_ROWS + 1)}, f"may be at most {MAX_ROWS}"),
+        ({"limit": str(MAX_SHOWN + 1)}, f"may be at most {MAX_SHOWN}"),
         ({"limit": "-1"}, "must be a number"),
         ({"from": "v3"}, "from is 'v3', but must be a number (oldest policy version)"),
         ({"least": "nan"}, "must be a number"),
