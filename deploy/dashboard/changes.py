@@ -28,6 +28,13 @@ Versions: TypeAlias = Mapping[str, int]
 MAX_AGE_S = 300.0
 """Seconds after which a panel is queried again even if its tables seem unchanged."""
 
+REST = 80
+"""How many times as long as its query took a panel of changing tables is not queried again."""
+MAX_REST_S = 15.0
+"""Longest such time, in seconds."""
+NORMAL_REFRESH_S = 2.0
+"""Interval of refreshes at which ``REST`` holds; at shorter ones, as in tests, panels rest for less."""
+
 # The rows of other engines, such as Distributed, are not in system.parts.
 _VERSIONS = """
     SELECT table, sum(part) FROM (
@@ -74,6 +81,8 @@ class CachedPanel:
     """Time of the query, in seconds of a monotonic clock."""
     changed_at: float
     """Time at which the tables were first seen at these versions, on the same clock."""
+    took_s: float = 0.0
+    """Seconds that the query took."""
 
 
 def is_current(panel: Panel, kept: CachedPanel, versions: Versions, now: float) -> bool:
@@ -86,12 +95,24 @@ def is_current(panel: Panel, kept: CachedPanel, versions: Versions, now: float) 
     )
 
 
+def is_resting(kept: CachedPanel, now: float, refresh_s: float) -> bool:
+    """Whether the panel should not be queried yet although its tables changed, as those of a live run always do: its
+    queries take at most 1 / ``REST`` of the time, and it is never older than ``MAX_REST_S``. A fast panel never rests.
+    """
+    return now - kept.read_at < min(kept.took_s * REST * refresh_s / NORMAL_REFRESH_S, MAX_REST_S)
+
+
 def cache_panel(
-    panel: Panel, columns: Columns, versions: Versions, now: float, before: CachedPanel | None
+    panel: Panel,
+    columns: Columns,
+    versions: Versions,
+    now: float,
+    before: CachedPanel | None,
+    took_s: float = 0.0,
 ) -> CachedPanel:
     """Returns the cache entry for ``columns``, which were just read; if they equal those of ``before``, shares them."""
     known = {table: versions[table] for table in tables_of(panel.sql) if table in versions}
     if before is None:
-        return CachedPanel(columns, known, now, now)
+        return CachedPanel(columns, known, now, now, took_s)
     changed_at = before.changed_at if known == before.versions else now
-    return CachedPanel(before.columns if columns == before.columns else columns, known, now, changed_at)
+    return CachedPanel(before.columns if columns == before.columns else columns, known, now, changed_at, took_s)

@@ -33,6 +33,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.deploy.dashboard.acknowledging import Acknowledging
+from headrace.deploy.dashboard.changes import NORMAL_REFRESH_S
 from headrace.deploy.dashboard.decoders import Decoders
 from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
 from headrace.deploy.dashboard.pages import PAGES, Page
@@ -46,7 +47,7 @@ from headrace.deploy.system.http_server import serve
 from headrace.trainer.learning.metric_registry import METRICS
 
 STATIC = Path(__file__).parent / "static"
-REFRESH_S = 2.0
+REFRESH_S = NORMAL_REFRESH_S
 """Interval at which the database is queried, in seconds, however many pages are open."""
 MAX_STREAMS = 64
 """Most pages that may be open at the same time."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from headrace.deploy.dashboard.changes import CachedPanel, Versions, cache_panel, is_current, read_versions
+from headrace.deploy.dashboard.changes import CachedPanel, Versions, cache_panel, is_current, is_resting, read_versions
 from headrace.deploy.dashboard.export import FileFormat, to_file
 from headrace.deploy.dashboard.pages import Page
 from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
@@ -116,10 +116,14 @@ class PageSnapshots:
         if len(self._panels) > MAX_SELECTIONS:
             self._panels.popitem(last=False)
         before = kept.get(panel.name)
-        if before is not None and is_current(panel, before, versions, monotonic()):
+        began = monotonic()
+        if before is not None and (
+            is_current(panel, before, versions, began) or is_resting(before, began, self._refresh_s)
+        ):
             return before.columns
         columns = read_panel(self._client, panel, parameters)
-        kept[panel.name] = cache_panel(panel, columns, versions, monotonic(), before)
+        now = monotonic()
+        kept[panel.name] = cache_panel(panel, columns, versions, now, before, now - began)
         return kept[panel.name].columns
 
     def _read_file(self, panel: Panel, parameters: Mapping[str, str], file_format: FileFormat) -> bytes:

@@ -49,6 +49,7 @@ from headrace.schemas.wire import encode
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.schema import ensure_tables, set_prices
+from headrace.streams.clickhouse.tables import TABLES_OF_TOPIC
 from headrace.streams.drive import drive
 from headrace.streams.raw import StoredRecord
 from headrace.streams.topology import TOPOLOGY, with_run
@@ -174,7 +175,7 @@ def fill(client: "Client", count: int) -> int:
                 for n, record in enumerate(records)
             ]
             for topic, records in written.items()
-            if records and topic not in ("events", "feedback")
+            if records and topic in TABLES_OF_TOPIC and topic not in ("events", "feedback")
         }
         trained = [record for record in written["training"] if isinstance(record, TrainingGroup)]
         steps = _step(trained, first // CHUNK + 1, version) if trained else []
@@ -234,6 +235,10 @@ def main() -> None:
             _report(path, partial(client.query, sql, parameters=parameters), options.repeats, server)
         _report("the look for changes, each two seconds of an idle page", partial(read_versions, client), 50, server)
         print("\n| page, open and idle | dashboard, % of a core | ClickHouse, % of a core |\n|---|---|---|")
+        before, begun = cpu_s(server), time.monotonic()
+        time.sleep(options.idle)
+        alone = (cpu_s(server) - before) / (time.monotonic() - begun)
+        print(f"| none, no dashboard | – | {100 * alone:.1f} |", flush=True)
         for page in PAGES:
             dashboard, engine = _idle(
                 url, f"{page.path}/stream?run={RUN}&a_run={RUN}&b_run={RUN}", options.idle, server

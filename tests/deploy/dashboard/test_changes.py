@@ -8,7 +8,16 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.deploy.dashboard import snapshots as snapshots_module
-from headrace.deploy.dashboard.changes import MAX_AGE_S, CachedPanel, cache_panel, is_current, read_versions, tables_of
+from headrace.deploy.dashboard.changes import (
+    MAX_AGE_S,
+    MAX_REST_S,
+    CachedPanel,
+    cache_panel,
+    is_current,
+    is_resting,
+    read_versions,
+    tables_of,
+)
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.panel import Columns, Panel, read_panel
 from headrace.deploy.dashboard.selection import selection
@@ -57,6 +66,24 @@ def test_a_window_counts_from_the_last_change_and_equal_columns_are_shared() -> 
     assert again.columns is first.columns
     changed = cache_panel(RECENT, {"count()": [2]}, {"steps": 2}, 20.0, again)
     assert (changed.columns, changed.changed_at) == ({"count()": [2]}, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "age_s", "refresh_s", "rests"),
+    [
+        (0.02, 2.0, 2.0, False),  # a fast panel is read at every refresh
+        (0.1, 2.0, 2.0, True),
+        (0.1, 8.0, 2.0, False),
+        (5.0, MAX_REST_S - 0.1, 2.0, True),
+        (5.0, MAX_REST_S, 2.0, False),
+        (0.1, 0.5, 0.1, False),
+    ],
+)
+def test_a_slow_panel_of_a_live_run_rests_between_queries(
+    took_s: float, age_s: float, refresh_s: float, rests: bool
+) -> None:
+    slow = CachedPanel({}, {"steps": 1}, read_at=100.0, changed_at=100.0, took_s=took_s)
+    assert is_resting(slow, 100.0 + age_s, refresh_s) is rests
 
 
 def test_tables_under_views_count() -> None:
