@@ -10,7 +10,7 @@ const BANDS = [
 ];
 const COLOURINGS = { version: "Policy version", logprob: "Log-probability", advantage: "Advantage", none: "None" };
 
-const chip = (className, text) => element("span", { className: `said ${className}` }, text);
+const chip = (className, text) => element("span", { className: `sampled ${className}` }, text);
 const versionClass = (version, versions) => (version == null ? "unknown" : `version-${versions.indexOf(version) % 8}`);
 const bandOf = (floor) => BANDS.find((band) => floor >= band.floor) ?? BANDS[BANDS.length - 1];
 const advantageClass = (advantage) => (advantage == null || advantage === 0 ? "even" : advantage > 0 ? "better" : "worse");
@@ -173,13 +173,13 @@ function contextBlock(piece) {
 
 function saidPart(each, versions, advantage) {
   const band = each.band == null ? null : bandOf(each.band);
-  const part = element("span", { className: `said ${versionClass(each.version, versions)} band-${band?.name ?? "unknown"} ${advantageClass(advantage)}` }, each.text);
+  const part = element("span", { className: `sampled ${versionClass(each.version, versions)} band-${band?.name ?? "unknown"} ${advantageClass(advantage)}` }, each.text);
   part.title = `${each.version == null ? "version unknown" : `v${each.version}`}, ${band ? `${band.name}: probability ${band.about}` : "probability unknown"}`;
   return part;
 }
 
 const message = ({ role, text }) => element("div", { className: role === "assistant" ? "message assistant" : "message" },
-  element("span", { className: "role" }, role), element("p", { className: "text" }, role === "assistant" ? element("span", { className: "said" }, text) : text));
+  element("span", { className: "role" }, role), element("p", { className: "text" }, role === "assistant" ? element("span", { className: "sampled" }, text) : text));
 
 // Tools, sub-agents, summaries and prunes of a turn.
 function happened(turn) {

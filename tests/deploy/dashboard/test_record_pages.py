@@ -175,14 +175,14 @@ def test_from_a_point_of_a_chart_to_the_text_in_two_clicks(planted: str) -> None
 def test_the_colour_of_the_text_can_be_chosen_by_keyboard_and_is_remembered(planted: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{planted}/trajectory/{HACKED}")
-        page.wait_for_selector("#pieces .said")
+        page.wait_for_selector("#pieces .sampled")
         assert page.locator("#pieces").get_attribute("data-colour") == "version"
         assert page.locator("#legend").inner_text().strip() == "v1"
         page.focus("#colours input:checked")
         page.keyboard.press("ArrowRight")
         assert page.locator("#pieces").get_attribute("data-colour") == "logprob"
         assert "surprising" in page.locator("#legend").inner_text()
-        assert page.locator(".said.band-surprising").count() > 0
+        assert page.locator(".sampled.band-surprising").count() > 0
         page.reload()
         page.wait_for_selector("#pieces[data-colour=logprob]")
         page.check("#colours input[value=advantage]")
@@ -207,7 +207,7 @@ def test_the_group_and_the_versions_are_a_click_away(planted: str) -> None:
         page.click("#trained th >> text=Group")
         assert page.locator("#trained th[aria-sort=descending]").inner_text().startswith("Group")
         page.locator("#trained tbody a").first.click()
-        page.wait_for_selector("#pieces .said")
+        page.wait_for_selector("#pieces .sampled")
         assert complaints == []
 
 
