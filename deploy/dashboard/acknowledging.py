@@ -1,6 +1,7 @@
 """Acknowledges an alert of a monitor from the page: writes what `headrace watch ack` writes.
 
 POST /api/watch/acknowledge   {"episode": "0f3ebc7e-…", "by": "ada"}   →   {"acknowledged_by": ["ada"]}
+                              {…, "resume": true}  also resumes admission that the alert has paused
 
 It is the only request that changes anything. It must come from the dashboard's own pages, or from no web page at all:
 JSON, which other sites may not send unasked, and the browser's word about where it comes from.
@@ -24,7 +25,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.watching.alerts import acknowledge
 from headrace.deploy.watching.episodes import EpisodeStatus, episodes
 from headrace.schemas.bounds import MAX_NAME
-from headrace.schemas.records.alert import Alert, Episode, EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -39,11 +40,12 @@ MAX_BY = 200
 
 _ALERTS = f"""
     SELECT run, part, kind, severity, message, details, episode, monitor, state, agent, task_source, spec,
-           since_version, toUnixTimestamp64Milli(since) AS since_ms, strength, examples, acknowledged_by
+           since_version, toUnixTimestamp64Milli(since) AS since_ms, strength, examples, acknowledged_by, admission,
+           runbook
     FROM alerts FINAL WHERE episode = {{episode:String}} AND state != '{EpisodeState.ACKNOWLEDGED}'
     ORDER BY offset DESC LIMIT 1
 """
-_SEEN = "SELECT acknowledged_by FROM episodes WHERE episode = {episode:String}"
+_SEEN = "SELECT acknowledged_by, pauses FROM episodes WHERE episode = {episode:String}"
 
 
 class Acknowledging:
@@ -68,7 +70,7 @@ class Acknowledging:
             if len(body) > MAX_BODY:
                 return refusal(f"An acknowledgement has at most {MAX_BODY:,} bytes.", 413)
         try:
-            id, by = acknowledged(body)
+            id, by, resume = acknowledged(body)
         except ValueError as error:
             return refusal(str(error), 400)
         if self._kafka is None:
@@ -78,11 +80,14 @@ class Acknowledging:
                 503,
             )
         try:
-            status, seen = await self._source.read(lambda client: _read(client, id))
+            status, seen, pauses = await self._source.read(lambda client: _read(client, id))
             if status is None:
                 return refusal(f"There is no alert {id!r} of a monitor.", 404)
-            if by not in seen:
-                await asyncio.to_thread(acknowledge, self._kafka, status, by)
+            if resume and not pauses:
+                return refusal("The alert does not pause admission, or somebody has resumed it.", 409)
+            if by not in seen or resume:
+                order = AdmissionOrder.RESUME if resume else AdmissionOrder.NONE
+                await asyncio.to_thread(acknowledge, self._kafka, status, by, order)
                 log.info("%s acknowledged the alert %s of %s", by, id, status.episode.monitor)
         except (Unavailable, StackError) as error:
             return refusal(str(error), 503)
@@ -101,24 +106,29 @@ def foreign(headers: Headers) -> str | None:
     return None
 
 
-def acknowledged(body: bytes) -> tuple[str, str]:
-    """Returns the episode and the person of a request's body. Raises ``ValueError`` that says what is wrong."""
+def acknowledged(body: bytes) -> tuple[str, str, bool]:
+    """Returns the episode and the person of a request's body, and whether admission is resumed. Raises ``ValueError``
+    that says what is wrong."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError("An acknowledgement is a JSON object with episode and by.") from error
-    id, by = (fields.get("episode"), fields.get("by")) if isinstance(fields, dict) else (None, None)
+    known = fields if isinstance(fields, dict) else {}
+    id, by, resume = known.get("episode"), known.get("by"), known.get("resume", False)
     if not isinstance(id, str) or not 0 < len(id) <= MAX_NAME:
         raise ValueError(f"episode is an alert's id, of 1 to {MAX_NAME} characters.")
     if not isinstance(by, str) or not by.strip() or len(by) > MAX_BY or not by.isprintable():
         raise ValueError(f"by is the name of a person, of 1 to {MAX_BY} characters.")
-    return id, by.strip()
+    if not isinstance(resume, bool):
+        raise ValueError("resume is true or false.")
+    return id, by.strip(), resume
 
 
-def _read(client: "Client", id: str) -> tuple[EpisodeStatus | None, list[str]]:
+def _read(client: "Client", id: str) -> tuple[EpisodeStatus | None, list[str], bool]:
+    """Returns an episode by its newest alert, who acknowledged it, and whether it pauses admission."""
     newest, seen = rows(client, _ALERTS, episode=id), rows(client, _SEEN, episode=id)
     if not newest:
-        return None, []
+        return None, [], False
     (row,) = newest
     episode = Episode(
         id=row["episode"],
@@ -132,6 +142,7 @@ def _read(client: "Client", id: str) -> tuple[EpisodeStatus | None, list[str]]:
         strength=row["strength"],
         examples=row["examples"],
         by=row["acknowledged_by"],
+        admission=AdmissionOrder(row["admission"] or AdmissionOrder.NONE),
     )
     details = json.loads(row["details"] or "{}")
     alert = Alert(
@@ -142,6 +153,7 @@ def _read(client: "Client", id: str) -> tuple[EpisodeStatus | None, list[str]]:
         message=row["message"],
         details=details,
         episode=episode,
+        runbook=row["runbook"],
     )
     (status,) = episodes([alert])
-    return status, list(seen[0]["acknowledged_by"]) if seen else []
+    return status, list(seen[0]["acknowledged_by"]), bool(seen[0]["pauses"])

@@ -3,6 +3,7 @@
 GET /trajectory/ID         GET /api/trajectory?id=ID         &full=1: texts that are not shortened
 GET /group/ID              GET /api/group?id=ID
 GET /version/N?run=R       GET /api/version?run=R&version=N
+GET /runbook/NAME          what `headrace runbook NAME` prints, to which alerts lead
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from headrace.deploy.dashboard.decoders import Decoders, FoundDecoder
@@ -26,6 +27,7 @@ from headrace.deploy.dashboard.trajectory_rows import (
     read_trajectory,
 )
 from headrace.deploy.dashboard.version_rows import read_version
+from headrace.deploy.oncall.runbook import NoRunbook, runbook
 from headrace.deploy.transcript.decoding import Decode
 from headrace.deploy.transcript.divergence import acts_of, all_part_at, parts_at
 from headrace.deploy.transcript.refolded import Refolded, refolded
@@ -38,7 +40,7 @@ MAX_SHOWN = 8
 MAX_SHOWN_BYTES = 8 * 1024**2
 """Most bytes of the events of each of them."""
 
-RECORD_PAGES = ("/trajectory/", "/group/", "/version/")
+RECORD_PAGES = ("/trajectory/", "/group/", "/version/", "/runbook/")
 """Beginnings of the paths of these pages."""
 
 
@@ -55,6 +57,7 @@ class RecordPages:
             Route("/trajectory/{id:path}", _file("trajectory.html")),
             Route("/group/{id:path}", _file("group.html")),
             Route("/version/{version:int}", _file("version.html")),
+            Route("/runbook/{name}", runbook_page),
             Route("/api/trajectory", self.trajectory),
             Route("/api/group", self.group),
             Route("/api/version", self.version),
@@ -118,6 +121,14 @@ class RecordPages:
             return answer(await self._source.read(lambda client: read_version(client, run, int(text))))
         except Unavailable as error:
             return refusal(str(error), 503)
+
+
+async def runbook_page(request: Request) -> Response:
+    """Answer with a runbook as text."""
+    try:
+        return PlainTextResponse(runbook(request.path_params["name"]), headers=HEADERS)
+    except NoRunbook as error:
+        return PlainTextResponse(f"{error}\n", 404, HEADERS)
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

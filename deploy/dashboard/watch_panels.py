@@ -24,11 +24,13 @@ WATCH_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "episodes",
-        "Alerts of the monitors: open ones first, then by severity and evidence.",
+        "Alerts of the monitors and of the process on call: open ones first, then by severity and evidence.",
         f"""
         SELECT episode, run, monitor, agent, task_source, spec, severity, state, is_open, message,
                JSONExtract(details, 'value', 'Nullable(Float64)') AS value,
                JSONExtract(details, 'expected', 'Nullable(Float64)') AS expected,
+               JSONExtract(details, 'limit', 'Nullable(Float64)') AS limit,
+               JSONExtractString(details, 'subject') AS subject, runbook, pauses, resumed_by,
                since_version, toUnixTimestamp64Milli(since) AS since_ms,
                toUnixTimestamp64Milli(opened_at) AS opened_ms, toUnixTimestamp64Milli(changed_at) AS changed_ms,
                strength, examples, acknowledged_by

@@ -311,10 +311,12 @@ def _applied(applied: Applied, subject: str) -> Rows:
 
 
 def _alert(alert: Alert, subject: str) -> Rows:
-    row: Row = {name: getattr(alert, name) for name in ("run", "kind", "severity", "message")}
+    row: Row = {name: getattr(alert, name) for name in ("run", "kind", "severity", "message", "runbook")}
     row |= {"part": alert.source, "details": _json(alert.details)}
     if (episode := alert.episode) is not None:
-        names = ("monitor", "state", "agent", "task_source", "spec", "since_version", "strength", "examples")
+        names = (
+            "monitor", "state", "agent", "task_source", "spec", "since_version", "strength", "examples", "admission",
+        )  # fmt: skip
         row |= {name: getattr(episode, name) for name in names}
         row |= {"episode": episode.id, "since": episode.since_ms, "acknowledged_by": episode.by}
     yield tables.ALERTS, row

@@ -405,6 +405,8 @@ ALERTS = Table(
         Column("strength", NUMBER, "Evidence, relative to that from which the monitor alarms."),
         Column("examples", NAMES, "Up to five trajectories that show it best."),
         Column("acknowledged_by", LABEL, "Who acknowledged it (acknowledged)."),
+        Column("admission", LABEL, "What the trainer is asked to do: none, pause or resume; empty without an episode."),
+        Column("runbook", LABEL, "Runbook that says how to find the cause: headrace runbook prints it."),
     ),
     key=("time", "id"),
     topic=topics.ALERTS,

@@ -6,7 +6,7 @@ SELECT tool, countIf(status = 'error') / count() FROM tool_calls GROUP BY tool
 """
 
 from headrace.schemas.events import ModelCalled, Purpose, Role, TrajectoryStarted
-from headrace.schemas.records.alert import EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, EpisodeState
 from headrace.streams.clickhouse.columns import View
 from headrace.streams.clickhouse.tables import EVENTS
 
@@ -254,19 +254,25 @@ _REPORTS = f"state != '{EpisodeState.ACKNOWLEDGED}'"
 
 EPISODES = View(
     "episodes",
-    "An episode of a monitor: the state, reading and evidence that its newest alert reports, and who acknowledged it, "
-    "which ends nothing. is_open: its monitor still alarms. changed_at is the time of its newest alert.",
+    "An episode of a monitor, or of a condition of the process on call: state, reading and evidence as its newest "
+    "alert reports them, and who acknowledged it, which ends nothing, or resumed admission. is_open: it still alarms. "
+    "changed_at is the time of its newest alert.",
     f"""SELECT episode, about.1 AS run, about.2 AS monitor, about.3 AS agent, about.4 AS task_source, about.5 AS spec,
     about.6 AS severity, newest.1 AS state, newest.1 != '{EpisodeState.RESOLVED}' AS is_open, newest.2 AS message,
     newest.3 AS details, newest.4 AS since_version, newest.5 AS since, newest.6 AS strength, newest.7 AS examples,
-    opened_at, changed_at, arrayDistinct(arrayMap(each -> each.2, arraySort(seen))) AS acknowledged_by
+    newest.8 AS runbook, newest.9 AS admission, opened_at, changed_at,
+    arrayDistinct(arrayMap(each -> each.2, arraySort(seen))) AS acknowledged_by,
+    arrayDistinct(arrayMap(each -> each.2, arraySort(resumed))) AS resumed_by,
+    is_open AND admission = '{AdmissionOrder.PAUSE}' AND empty(resumed_by) AS pauses
 FROM (
     SELECT episode,
            argMaxIf(tuple(run, monitor, agent, task_source, spec, severity), offset, {_REPORTS}) AS about,
-           argMaxIf(tuple(state, message, details, since_version, since, strength, examples), offset, {_REPORTS})
-               AS newest,
+           argMaxIf(tuple(state, message, details, since_version, since, strength, examples, runbook, admission),
+                    offset, {_REPORTS}) AS newest,
            minIf(time, {_REPORTS}) AS opened_at, maxIf(time, {_REPORTS}) AS changed_at,
            groupArrayIf(tuple(offset, toString(acknowledged_by)), NOT ({_REPORTS})) AS seen,
+           groupArrayIf(tuple(offset, toString(acknowledged_by)),
+                        NOT ({_REPORTS}) AND admission = '{AdmissionOrder.RESUME}') AS resumed,
            countIf({_REPORTS}) AS reports
     FROM alerts WHERE episode != '' GROUP BY episode
 )

@@ -28,8 +28,8 @@ function sparkline(label, values, bound, boundAbout) {
   return element("figure", {}, element("figcaption", {}, label, element("span", {}, about)), picture);
 }
 
-const place = (row) => [row.run && `run ${row.run}`, row.agent && `agent ${row.agent}`, row.task_source && `source ${row.task_source}`, row.spec].filter(Boolean).join(" · ");
-const usual = (row) => (row.value == null ? "" : `${minus(figure(row.value))}${row.expected == null ? "" : `, usually ${minus(figure(row.expected))}`}`);
+const place = (row) => [row.run && `run ${row.run}`, row.subject !== row.run && row.subject, row.agent && `agent ${row.agent}`, row.task_source && `source ${row.task_source}`, row.spec].filter(Boolean).join(" · ");
+const usual = (row) => (row.value == null ? "" : [minus(figure(row.value)), row.expected == null ? "" : `usually ${minus(figure(row.expected))}`, row.limit == null ? "" : `alarming from ${figure(row.limit)}`].filter(Boolean).join(", "));
 
 function alertCard(row, readings) {
   const severity = element("span", { className: "severity" }, row.severity);
@@ -39,6 +39,9 @@ function alertCard(row, readings) {
     element("h3", {}, severity, " ", words(row.monitor), element("span", { className: "reading" }, ` ${usual(row)}`)),
     element("p", { className: "about" }, place(row), ...since, ` · opened ${instant(row.opened_ms)} ${zone} · evidence ${figure(row.strength, 2)}, alarms from 1`),
     element("p", {}, row.message.split(" Look at the examples")[0]));
+  if (row.runbook) card.append(element("p", {}, link(`/runbook/${encodeURIComponent(row.runbook)}`, "How to find the cause"), " ", element("code", {}, `headrace runbook ${row.runbook}`)));
+  if (row.pauses) card.append(element("p", { className: "paused" }, "The trainer admits no trajectory of this task source until the alert is resolved, or somebody resumes admission."));
+  else if (row.resumed_by.length) card.append(element("p", {}, `Admission was resumed by ${row.resumed_by.join(", ")}.`));
   card.setAttribute("aria-label", `${row.severity}: ${words(row.monitor)}`);
   card.dataset.severity = row.severity;
   if (readings.length > 1) {
@@ -53,8 +56,8 @@ function alertCard(row, readings) {
       ["Evidence", (each) => figure(each.strength, 2), "number"],
     ], [...readings].reverse())));
   }
-  card.append(element("p", { className: "examples" }, element("strong", {}, "Trajectories that show it: "),
-    ...(row.examples.length ? row.examples.flatMap((id) => [trajectoryLink(id), " "]) : ["none was named"])));
+  if (row.examples.length) card.append(element("p", { className: "examples" }, element("strong", {}, "Trajectories that show it: "),
+    ...row.examples.flatMap((id) => [trajectoryLink(id), " "])));
   card.append(acknowledgeForm(row));
   return card;
 }
@@ -70,14 +73,16 @@ function acknowledgeForm(row) {
   const status = element("span", { className: "ack-status" });
   status.setAttribute("role", "status");
   const form = element("form", {}, element("label", {}, "Your name ", by), " ", element("button", { type: "submit" }, "Acknowledge"), " ", status);
+  if (row.pauses) form.insertBefore(element("button", { type: "submit", value: "resume" }, "Acknowledge and resume admission"), status);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    const resume = event.submitter?.value === "resume";
     const name = by.value.trim();
     if (!name) return;
     status.textContent = "sending …";
     try {
       const response = await fetch("/api/watch/acknowledge", { method: "POST", headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ episode: row.episode, by: name }) });
+        body: JSON.stringify({ episode: row.episode, by: name, resume }) });
       const body = await response.json();
       if (!response.ok) {
         status.textContent = body.problem ?? `refused (${response.status})`;

@@ -10,10 +10,11 @@ from headrace.deploy.dashboard.acknowledging import PATH, acknowledged, foreign
 from headrace.deploy.watching.alerts import acknowledge, read_episodes
 from headrace.deploy.watching.episodes import EpisodeStatus, episodes
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert, Episode, EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.schema import ensure_tables
 from tests.deploy.dashboard.served import served
+from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
 from tests.streams.clickhouse.stored_log import StoredLog
 
 JSON = "application/json"
@@ -39,7 +40,8 @@ def test_only_the_dashboards_own_pages_and_programs_may_acknowledge(headers: dic
 
 
 def test_a_request_names_the_episode_and_the_person() -> None:
-    assert acknowledged(b'{"episode": "e-1", "by": " ada "}') == ("e-1", "ada")
+    assert acknowledged(b'{"episode": "e-1", "by": " ada "}') == ("e-1", "ada", False)
+    assert acknowledged(b'{"episode": "e-1", "by": "ada", "resume": true}') == ("e-1", "ada", True)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,7 @@ def test_a_request_names_the_episode_and_the_person() -> None:
         (b'{"episode": "e", "by": "a\\nb"}', "by is"),
         (json.dumps({"episode": "e", "by": "x" * 201}).encode(), "by is"),
         (b"[" * 4000, "JSON object"),
+        (b'{"episode": "e", "by": "ada", "resume": 1}', "resume is"),
     ],
 )
 def test_other_requests_are_refused_with_what_is_wrong(body: bytes, why: str) -> None:
@@ -61,13 +64,14 @@ def test_other_requests_are_refused_with_what_is_wrong(body: bytes, why: str) ->
         acknowledged(body)
 
 
-def opened(id: str) -> Alert:
+def opened(id: str, admission: AdmissionOrder = AdmissionOrder.NONE) -> Alert:
     episode = Episode(
         id=id, monitor="talks", state=EpisodeState.OPENED, agent="search", task_source="wiki", spec="",
-        since_version=64, since_ms=1000, strength=1.25, examples=["t-1", "t-2"],
+        since_version=64, since_ms=1000, strength=1.25, examples=["t-1", "t-2"], admission=admission,
     )  # fmt: skip
     details = {"lane": "attempt", "window": 7, "value": 0.19}
-    return Alert(run="r", source="watch", kind="monitor_talks", message="More talk.", details=details, episode=episode)
+    return Alert(run="r", source="watch", kind="monitor_talks", message="More talk.", details=details, episode=episode,
+                 runbook="reward-hack")  # fmt: skip
 
 
 def store(clickhouse: str, *alerts: Alert) -> None:
@@ -95,15 +99,17 @@ def test_without_a_broker_the_page_says_what_to_run(clickhouse: str, clickhouse_
 @pytest.mark.kafka
 @pytest.mark.clickhouse
 def test_the_page_writes_what_the_command_writes(kafka: str, clickhouse: str, clickhouse_reader: str) -> None:
-    by_page, by_command = opened("by-page"), opened("by-command")
-    store(clickhouse, by_page)
+    by_page, by_command = (opened(id, AdmissionOrder.PAUSE) for id in ("by-page", "by-command"))
+    store(clickhouse, by_page, opened("only-notifies"))
     (status,) = episodes([by_command])
-    acknowledge(kafka, status, "ada")
+    acknowledge(kafka, status, "ada", AdmissionOrder.RESUME)
     with served(clickhouse_reader, kafka=kafka) as url:
-        answer = httpx.post(url + PATH, json={"episode": "by-page", "by": "ada"}, timeout=60)
+        answer = httpx.post(url + PATH, json={"episode": "by-page", "by": "ada", "resume": True}, timeout=60)
         assert answer.json() == {"acknowledged_by": ["ada"]}
         unknown = httpx.post(url + PATH, json={"episode": "nope", "by": "ada"})
         assert unknown.status_code == 404
+        notifies = httpx.post(url + PATH, json={"episode": "only-notifies", "by": "ada", "resume": True})
+        assert (notifies.status_code, "does not pause" in notifies.json()["problem"]) == (409, True)
     alerts = _acknowledgements(kafka)
     assert [each.episode and each.episode.id for each in alerts] == ["by-command", "by-page"]
     same = {"id": "by-command"}
@@ -111,7 +117,28 @@ def test_the_page_writes_what_the_command_writes(kafka: str, clickhouse: str, cl
     assert page == alerts[0]
     assert read_episodes(kafka) == []  # the broker has no alert that they acknowledge
     known: list[EpisodeStatus] = episodes([by_page, alerts[1]])
-    assert known[0].acknowledged_by == ("ada",)
+    assert (known[0].acknowledged_by, known[0].resumed_by) == (("ada",), ("ada",))
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+@pytest.mark.browser
+@needs_chromium
+def test_a_click_acknowledges_and_the_name_is_shown_at_once(
+    kafka: str, clickhouse: str, clickhouse_reader: str
+) -> None:
+    store(clickhouse, opened("clicked", AdmissionOrder.PAUSE))
+    with served(clickhouse_reader, kafka=kafka) as url, browser_page() as (page, complaints):
+        page.goto(f"{url}/watch")
+        card = page.locator("article#clicked")
+        assert "admits no trajectory" in card.inner_text()
+        card.locator("input").fill("ada")
+        card.locator("button", has_text="resume admission").click()
+        card.locator("text=Acknowledged by ada.").wait_for()
+        assert complaints == []
+    newest = _acknowledgements(kafka)[-1].episode
+    assert newest is not None
+    assert (newest.id, newest.by, newest.admission) == ("clicked", "ada", AdmissionOrder.RESUME)
 
 
 def _acknowledgements(kafka: str) -> list[Alert]:

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page
 
 from headrace.deploy.dashboard.watch_panels import WATCH_PANELS
+from headrace.deploy.oncall.runbook import runbook
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.schema import ensure_tables
 from tests.deploy.dashboard.hacked_run import CALM, GUILTY, HONEST, ODD, RUN, store_run
@@ -131,6 +132,13 @@ def test_the_alerts_of_the_page_are_critical_first_with_their_readings(planted: 
     calm = read(f"{planted}/watch/api/snapshot?run={CALM}")["panels"]
     assert calm["episodes"] == {}
     assert calm["elsewhere"]["open"] == [sum(alarms["is_open"])]
+
+
+def test_a_runbook_is_a_page(planted: str) -> None:
+    found = httpx.get(f"{planted}/runbook/lag")
+    assert (found.status_code, found.headers["content-type"].partition(";")[0]) == (200, "text/plain")
+    assert found.text == runbook("lag")
+    assert httpx.get(f"{planted}/runbook/nope").status_code == 404
 
 
 @pytest.mark.browser

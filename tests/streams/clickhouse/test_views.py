@@ -16,7 +16,7 @@ from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
 from headrace.deploy.watching.episodes import episodes
 from headrace.schemas.events import ModelCalled, ToolCalled, TrajectoryStarted, Usage
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert, Episode, EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.streams.clickhouse.database import open_client
@@ -167,23 +167,26 @@ def test_calls_whose_prompts_were_not_counted_cost_null_and_are_numbered(client:
 
 def test_an_episode_is_as_the_command_shows_it_however_often_it_is_stored(client: Client) -> None:
     client.command("TRUNCATE TABLE alerts")
+    none, pause, resume = AdmissionOrder.NONE, AdmissionOrder.PAUSE, AdmissionOrder.RESUME
     states = [
-        ("aaa", EpisodeState.OPENED, 1.1, ""),
-        ("aaa", EpisodeState.ACKNOWLEDGED, 1.1, "zoe"),
-        ("bbb", EpisodeState.OPENED, 1.0, ""),
-        ("aaa", EpisodeState.ONGOING, 1.9, ""),
-        ("aaa", EpisodeState.ACKNOWLEDGED, 1.9, "ada"),
-        ("aaa", EpisodeState.ACKNOWLEDGED, 1.9, "zoe"),
-        ("bbb", EpisodeState.RESOLVED, 0.3, ""),
-        ("ccc", EpisodeState.ACKNOWLEDGED, 1.0, "ada"),  # retention has deleted what it acknowledges
+        ("aaa", EpisodeState.OPENED, 1.1, "", pause),
+        ("aaa", EpisodeState.ACKNOWLEDGED, 1.1, "zoe", none),
+        ("bbb", EpisodeState.OPENED, 1.0, "", none),
+        ("aaa", EpisodeState.ONGOING, 1.9, "", pause),
+        ("aaa", EpisodeState.ACKNOWLEDGED, 1.9, "ada", resume),
+        ("aaa", EpisodeState.ACKNOWLEDGED, 1.9, "zoe", none),
+        ("bbb", EpisodeState.RESOLVED, 0.3, "", none),
+        ("ccc", EpisodeState.ACKNOWLEDGED, 1.0, "ada", none),  # retention has deleted what it acknowledges
+        ("ddd", EpisodeState.OPENED, 1.0, "", pause),
     ]
     alerts = [Alert(run="r", source="trainer", kind="disk_full", message="no episode")]
-    for id, state, strength, by in states:
+    for id, state, strength, by, admission in states:
         episode = Episode(
             id=id, monitor="talks", state=state, agent="search", spec="s@1", since_version=4, since_ms=5,
-            strength=strength, examples=[f"{id}-{strength}"], by=by,
+            strength=strength, examples=[f"{id}-{strength}"], by=by, admission=admission,
         )  # fmt: skip
-        alerts.append(Alert(run="r", source="watch", kind="monitor_talks", message=f"{state}", episode=episode))
+        about = {"source": "watch", "kind": "monitor_talks", "message": f"{state}", "runbook": "reward-hack"}
+        alerts.append(Alert(run="r", episode=episode, **about))
     log = StoredLog()
     for number, alert in enumerate(alerts):
         log.add("alerts", "r", alert, id=derived_id("alert", number), time_ms=NOW_MS + number)
@@ -191,16 +194,18 @@ def test_an_episode_is_as_the_command_shows_it_however_often_it_is_stored(client
     log.write(client, "episodes again")
     found = client.query(
         "SELECT episode, run, monitor, spec, state, is_open, strength, examples, acknowledged_by, since_version, "
-        "message FROM episodes ORDER BY episode"
+        "message, runbook, admission, resumed_by, pauses FROM episodes ORDER BY episode"
     ).result_rows
     shown = [
         (
             each.episode.id, each.newest.run, each.episode.monitor, each.episode.spec, str(each.episode.state),
             each.is_open, each.episode.strength, each.episode.examples, list(each.acknowledged_by),
-            each.episode.since_version, each.newest.message,
+            each.episode.since_version, each.newest.message, each.newest.runbook, str(each.episode.admission),
+            list(each.resumed_by), each.pauses,
         )
         for each in episodes(alerts)
     ]  # fmt: skip
     assert [tuple(row) for row in found] == shown
-    assert [row[0] for row in found] == ["aaa", "bbb"]
+    assert [row[0] for row in found] == ["aaa", "bbb", "ddd"]
+    assert [row[-1] for row in found] == [False, False, True]
     assert found[0][8] == ["zoe", "ada"]
