@@ -49,7 +49,7 @@ FILLS = {
     "events": (
         "type, trajectory_id, seq, model, prompt_tokens, completion_tokens, payload",
         f"'headrace.model.called.v1', {_NAME}, 1, 'm', 900, 200, concat('{{{{\"model\": \"m\", \"n\": ', "
-        "toString(number), ', \"sampled_ids\": \"', hex(randomString(400)), '\"}}')",
+        "toString(number), ', \"sampled_ids\": \"', hex(randomString(24)), '\"}}')",
     ),
     "training": (
         "run, task_id, group_id, spec, baseline, baseline_value, scored, reward_std, trajectory_id, reward, advantage, "

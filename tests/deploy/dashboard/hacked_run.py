@@ -19,6 +19,7 @@ from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup
@@ -158,6 +159,10 @@ def log_of_run() -> StoredLog:
     for topic in sorted(own):
         for number, record in enumerate(written[topic]):
             log.add(topic, key_of(record), record, id=derived_id(topic, number), time_ms=NOW_MS - 1_000_000 + number)
+    for number, state in enumerate((EpisodeState.OPENED, EpisodeState.RESOLVED)):
+        over = Episode(id="over", monitor="talks", state=state, agent="fixer", since_ms=1, examples=["v0-shoes-0-0"])
+        alert = Alert(run=RUN, source="watch", kind="monitor_talks", message=f"It is {state}.", episode=over)
+        log.add("alerts", RUN, alert, id=derived_id("over", number))
     for version in (1, 2):
         _add_step(log, version, written["training"])
     return log

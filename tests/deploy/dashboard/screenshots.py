@@ -2,15 +2,18 @@
 
     python -m tests.deploy.dashboard.screenshots OUT [--clickhouse URL] [--run RUN]
 
-Without --clickhouse an engine of its own is filled with the run of ``folded`` and the seeded one.
+Without --clickhouse an engine of its own is filled with the run of ``folded``, the seeded one and the one of
+``hacked_run``, whose alerts, attempts and texts are photographed, too.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.streams.clickhouse.database import open_client
 from tests.benchmarks.bench_sink import clickhouse
 from tests.deploy.dashboard.folded import fill_cut_run
+from tests.deploy.dashboard.hacked_run import RUN, store_run
 from tests.deploy.dashboard.seed import seed_run
 from tests.deploy.dashboard.served import served
 from tests.deploy.dashboard.test_pages import browser_page
@@ -24,15 +27,23 @@ VIEWS = {
     "explore": ("/explore?run={run}", "#trajectories tbody tr"),
     "mistyped": ("/?run=risng", "#problem:not([hidden])"),
 }
+RECORDS = {
+    "watch": ("/watch?run=", "article.alert"),
+    "trajectory": ("/trajectory/v1-tickets-1-0", "#pieces .sampled"),
+    "trajectory-with-subagent": ("/trajectory/parent", "#pieces .sampled"),
+    "group": ("/group/g-1-1", "table.beside"),
+    "version": (f"/version/1?run={RUN}", "#sampled table"),
+}
+"""Pages about records of the planted run."""
 
 
-def photograph(url: str, out: Path, run: str) -> None:
+def photograph(url: str, out: Path, run: str, views: Mapping[str, tuple[str, str]] = VIEWS) -> None:
     """Write a picture of each view in each size to ``out``. Raises ``RuntimeError`` if a page is wider than its screen
     or complains."""
     out.mkdir(parents=True, exist_ok=True)
     for width, scheme in SIZES:
         with browser_page(width, scheme) as (page, complaints):
-            for name, (path, ready) in VIEWS.items():
+            for name, (path, ready) in views.items():
                 page.goto(url + path.format(run=run))
                 page.locator(ready).first.wait_for()
                 page.wait_for_timeout(300)
@@ -49,14 +60,16 @@ def main() -> None:
     parser.add_argument("--clickhouse")
     parser.add_argument("--run", default="rising")
     options = parser.parse_args()
+    views, objects = VIEWS, None
     with clickhouse(options.clickhouse) as (url, _):
         if options.clickhouse is None:
             client = open_client(url)
             fill_cut_run(client)
             seed_run(client, "rising", versions=40)
+            views, objects = VIEWS | RECORDS, store_run(client)
             client.close()
-        with served(url) as address:
-            photograph(address, options.out, options.run)
+        with served(url, objects=objects) as address:
+            photograph(address, options.out, options.run, views)
 
 
 if __name__ == "__main__":
