@@ -1,6 +1,7 @@
 """Environments of verifiers, unmodified, each in its own Python, through a whole gateway."""
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -114,6 +115,29 @@ async def test_tools_weights_and_failures(environment_render: Engine, tmp_path: 
     assert tally.failures == {"TaskError": 2, "reward_not_finite": 2}
     assert [sorted(member.reward for member in group.members) for group in log.groups] == [[1.0, 1.5]]
     assert "this is printed by the environment" in (tmp_path / "environment.log").read_text()
+
+
+@pytest.mark.usefixtures("home")
+async def test_a_harness_of_the_environments_own_may_call_the_model_itself(
+    environment_render: Engine, tmp_path: Path
+) -> None:
+    """In the environment's process, so no process is started for a rollout."""
+    task = {"name": "ada", "prompt": "what is the employer of ada ?", "wanted": ["ada", "employer"]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
+    plans = (("search_corpus ada employer",), ("search_corpus ada",), ("answer ada",), ("search_corpus a the ada in",))
+    environment = {
+        "taskset": {"id": "first_query", "file": str(tmp_path / "tasks.jsonl")},
+        "agent": {"harness": {"id": "first_query"}, "runtime": {"type": "subprocess"}},
+    }
+    async with (
+        playing(tmp_path / "gateway", environment_render, plans) as (engine, gateway),
+        gateway_sessions(gateway.url) as sessions,
+        verifiers_environment(weather(gateway.url, tmp_path, environment=environment)) as serving,
+    ):
+        rollouts = RolloutsConfig(group_size=4, concurrency=4)
+        tally = await run_environment(rollouts, serving, sessions, AlwaysRoom(), stop=asyncio.Event())
+    Logged(tmp_path / "gateway").assert_exact(engine)
+    assert sorted(tally.outcomes) == [0.0, 0.25, 0.5, 1.0]
 
 
 @pytest.mark.usefixtures("home")
