@@ -37,7 +37,7 @@ def _worse_policy(random: Random, attempt: Attempt) -> None:
 
 
 def _length_pays(random: Random, attempt: Attempt) -> None:
-    attempt.judged = min(1.0, attempt.tokens / 700)
+    attempt.judged = attempt.quality = min(1.0, attempt.tokens / 700)
 
 
 def _memorised_tasks(random: Random, attempt: Attempt) -> None:
@@ -70,7 +70,7 @@ DRIFTS: Mapping[str, Hack] = {
         Hack(
             "memorised-tasks", "Training tasks are learnt by heart, evaluations gain nothing.", _memorised_tasks, False
         ),
-        Hack("length-pays", "A judge pays for length, and the policy does not use it yet.", _length_pays, False),
+        Hack("length-pays", "What is judged pays for length, and the policy does not use it yet.", _length_pays, False),
         Hack("too-long", "Attempts become too long to be trained.", _too_long, False),
         Hack("longer-prompts", "Prompts become three times as long.", _longer_prompts, False),
         Hack("other-source", "Tasks come from another source.", _other_source, False),
