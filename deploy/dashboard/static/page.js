@@ -32,12 +32,12 @@ function barTable(rows) {
 function drawAlerts(panel) {
   const rows = rowsOf(panel);
   if (!rows.length) return fill("alerts", element("div", { className: "empty" }, "No alerts."));
-  fill("alerts", element("p", { className: "zone" }, "Times: " + ZONE), element("div", { className: "scroll" }, element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
+  fill("alerts", element("p", { className: "zone" }, "Times: " + ZONE), element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
     const severity = element("span", { className: "severity" }, row.severity);
     severity.dataset.severity = row.severity;
     return element("tr", {}, element("td", { className: "when" }, moment(row.ms)), element("td", {}, severity),
       element("td", {}, element("strong", {}, `${row.part}: ${row.kind.replaceAll("_", " ")}. `), row.message));
-  })))));
+  }))));
 }
 
 function tile(title, value, note) {
