@@ -17,7 +17,7 @@ from headrace.deploy.terminal import error_text
 _COMMANDS = Path(__file__).with_name("commands")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "The stack on this machine": ("demo", "up", "status", "down", "settings", "sandbox"),
+    "The stack on this machine": ("demo", "up", "status", "down", "settings", "sandbox", "share"),
     "Data": (
         "import",
         "ledger",

@@ -1,5 +1,6 @@
 """The panels of the overview page: a run from its events to the versions that are served."""
 
+from headrace.deploy.dashboard.activity_panel import ACTIVITY, MEASURED
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
 from headrace.deploy.dashboard.panel import STARTS, Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.slice_panels import (
@@ -187,10 +188,10 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "lag",
-        "Lag of each consumer group in records, in the last ten minutes. Transaction markers count, so an idle group "
-        "may stay slightly above 0.",
+        "How far each consumer group was behind in the last ten minutes: the age of the next record that it had not "
+        "processed. An idle group is 0 s behind; markers of transactions do not count.",
         """
-        SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, sum(records) AS records
+        SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
         FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """,
@@ -198,7 +199,7 @@ PANELS: tuple[Panel, ...] = (
         title="Lag",
         form=Form.LINE,
         x=Axis("ms", "Time", Unit.TIME),
-        values=(Axis("records", "Records", Unit.COUNT),),
+        values=(Axis("seconds", "Behind", Unit.SECONDS),),
         series="consumer_group",
         empty="No lag was measured in the last ten minutes: the sink measures it while it runs (`headrace status`).",
     ),
@@ -214,4 +215,6 @@ PANELS: tuple[Panel, ...] = (
         values=ALERT_COLUMNS,
         empty="No alerts.",
     ),
+    ACTIVITY,
+    MEASURED,
 )

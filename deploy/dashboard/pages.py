@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from headrace.deploy.dashboard.compare_panels import COMPARE_PANELS
 from headrace.deploy.dashboard.explore_panels import EXPLORE_PANELS
+from headrace.deploy.dashboard.fleet_panels import FLEET_PANELS
 from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import Panel
 from headrace.deploy.dashboard.selection import COMPARED, EXPLORED, RUN, SLICED, Parameter
@@ -32,5 +33,6 @@ PAGES: tuple[Page, ...] = (
     Page("/trainer", "trainer.html", TRAINER_PANELS, one_run=True),
     Page("/watch", "watch.html", WATCH_PANELS),
     Page("/compare", "compare.html", COMPARE_PANELS, parameters=COMPARED),
+    Page("/fleet", "fleet.html", FLEET_PANELS),
     Page("/explore", "explore.html", EXPLORE_PANELS, parameters=EXPLORED),
 )

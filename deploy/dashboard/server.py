@@ -5,6 +5,8 @@ GET /api/snapshot?run=R    all panels as JSON
 GET /api/panels            the specifications of the panels, with their SQL
 GET /api/panels/NAME?run=R one panel; with format=csv or format=parquet as a file
 GET /stream?run=R          the snapshot, and then the panels that have changed
+GET /api/guide             the guide of the first run: see ``guide``
+GET /shared/TOKEN/…        one run, read-only: see ``sharing``
 GET /api/metrics           meaning and warning threshold of each metric of a step
 GET /trajectory/ID …       pages about single records: see ``record_pages``
 POST /api/watch/acknowledge  see ``acknowledging``
@@ -16,7 +18,7 @@ While the tables do not change, a refresh only queries their versions: see ``cha
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -36,11 +38,14 @@ from headrace.deploy.dashboard.acknowledging import Acknowledging
 from headrace.deploy.dashboard.changes import NORMAL_REFRESH_S
 from headrace.deploy.dashboard.decoders import Decoders
 from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
+from headrace.deploy.dashboard.feed import waiting
+from headrace.deploy.dashboard.guide import Way, ways
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import specification
 from headrace.deploy.dashboard.record_pages import RECORD_PAGES, RecordPages
 from headrace.deploy.dashboard.responses import HEADERS as _HEADERS
 from headrace.deploy.dashboard.selection import MAX_ROWS, MAX_TEXT, SelectionError, selection
+from headrace.deploy.dashboard.sharing import SharedRuns
 from headrace.deploy.dashboard.snapshots import PageSnapshots, Snapshot
 from headrace.deploy.dashboard.source import Source
 from headrace.deploy.system.http_server import serve
@@ -164,7 +169,10 @@ class PageHandlers:
         sent: Snapshot | None = None
         try:
             while True:
-                snapshot = await self._snapshots.snapshot(run, chosen)
+                reading = asyncio.ensure_future(self._snapshots.snapshot(run, chosen))
+                async for slow in waiting(reading):
+                    yield slow
+                snapshot = reading.result()
                 # An event is sent even without a change: it keeps the connection alive and the page up to date.
                 text = (
                     "event: same\ndata: same" if snapshot is sent else f"data: {_json(changes_since(sent, snapshot))}"
@@ -203,6 +211,11 @@ async def metrics(request: Request) -> Response:
     return JSONResponse(about, headers=_HEADERS)
 
 
+def guide_of(first_run: Sequence[Way]) -> Callable[[Request], Response]:
+    """Returns a handler that answers with the guide of the first run."""
+    return lambda request: JSONResponse([asdict(way) for way in first_run], headers=_HEADERS)
+
+
 def dashboard_app(
     clickhouse_url: str,
     *,
@@ -210,12 +223,17 @@ def dashboard_app(
     refresh_s: float = REFRESH_S,
     kafka: str | None = None,
     objects: str | None = None,
+    gateway: str | None = None,
+    share_key: Path | None = None,
 ) -> Starlette:
     """Returns the dashboard of the ClickHouse at ``clickhouse_url``; ``secrets`` is that of :func:`open_client`.
 
     Alerts are acknowledged at ``kafka`` (``host:port``), and tokenizers are read from the object store ``objects`` (a
-    URL); without them the pages say what is missing.
+    URL); without them the pages say what is missing. While there is no data, a page shows how to send some, with the
+    addresses of ``kafka`` and ``gateway`` (a URL). ``share_key``: file of the key of shared links; ``None``: nothing is
+    shared.
     """
+    first_run = ways(kafka, gateway)
     records = Source(clickhouse_url, secrets)
     sources = [PageSnapshots(clickhouse_url, secrets, page, refresh_s) for page in PAGES]
 
@@ -234,11 +252,13 @@ def dashboard_app(
             *Acknowledging(records, kafka).routes(),
             Route("/healthz", health),
             Route("/api/metrics", metrics),
+            Route("/api/guide", guide_of(first_run)),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
             # A web page cannot reach the data by DNS rebinding.
             Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"]),
+            Middleware(SharedRuns, file=share_key),
             Middleware(SameOriginOnly),
         ],
         lifespan=lifespan,
@@ -251,6 +271,8 @@ def serve_dashboard(
     secrets: Path | None = None,
     kafka: str | None = None,
     objects: str | None = None,
+    gateway: str | None = None,
+    share_key: Path | None = None,
     host: str,
     port: int,
     ready: Callable[[], None],
@@ -260,5 +282,7 @@ def serve_dashboard(
     ``ready`` is called once the page can be opened; ClickHouse may be started later. Raises
     :class:`headrace.deploy.errors.StackError` if ``host`` is not loopback or the port is taken.
     """
-    app = dashboard_app(clickhouse_url, secrets=secrets, kafka=kafka, objects=objects)
+    app = dashboard_app(
+        clickhouse_url, secrets=secrets, kafka=kafka, objects=objects, gateway=gateway, share_key=share_key
+    )
     serve(app, host=host, port=port, ready=ready, graceful_s=1)

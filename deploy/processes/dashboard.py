@@ -11,12 +11,21 @@ if TYPE_CHECKING:
 
 def _run(settings: "Settings") -> int:
     from headrace.deploy.dashboard.server import serve_dashboard
+    from headrace.deploy.dashboard.sharing import key_file
     from headrace.deploy.system.notify import notify_ready
 
     port = settings.required_port("dashboard_port")
     url, secrets = settings.required_address("clickhouse"), settings.clickhouse_secrets
     serve_dashboard(
-        url, secrets=secrets, kafka=settings.kafka, objects=settings.objects, host=HOST, port=port, ready=notify_ready
+        url,
+        secrets=secrets,
+        kafka=settings.kafka,
+        objects=settings.objects,
+        gateway=f"http://{HOST}:{settings.gateway_port}" if settings.gateway_port else None,
+        share_key=key_file(settings.data),
+        host=HOST,
+        port=port,
+        ready=notify_ready,
     )
     return 0
 

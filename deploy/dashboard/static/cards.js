@@ -5,7 +5,7 @@ const KINDS = { line: "lines", steps: "steps", bars: "bars", distribution: "step
 
 // The specifications of this page's panels, by name.
 async function specifications(path) {
-  const answer = await fetch(path + "/api/panels");
+  const answer = await fetch((document.documentElement.dataset.shared ?? "") + path + "/api/panels");
   return new Map((await answer.json()).map((spec) => [spec.name, spec]));
 }
 

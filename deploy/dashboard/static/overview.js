@@ -122,6 +122,7 @@ specifications("").then((specs) => {
     page = snapshot;
     document.body.dataset.run = snapshot.run;
     drawSlices(byId("slices"), snapshot.panels.choices);
+    showGuide(!rowsOf(snapshot.panels.runs).length && !rowsOf(snapshot.panels.totals)[0]?.started);
     drawTiles(snapshot.panels, snapshot.run);
     cards.select(parametersOf(snapshot.run), Number(query().get("smooth") ?? 0));
     cards.draw(snapshot.panels);

@@ -75,15 +75,13 @@ function livePage(draw, { every } = {}) {
   let latest = null;
   let stream = null;
   const path = location.pathname.replace(/\/$/, "");
-
-  function setState(state, text) {
-    byId("state").dataset.state = state;
-    byId("state").textContent = text;
-  }
+  const feed = watchFeed();
 
   function drawAll() {
     byId("problem").hidden = !latest.problem;
     byId("problem").textContent = latest.problem ?? "";
+    const [activity] = rowsOf(latest.panels.activity ?? {});
+    feed.facts(latest.run ? activity ?? null : null, latest.panels.measured?.measured_ms?.[0] ?? 0);
     document.body.dataset.problem = latest.problem ? "yes" : "no";
     if (latest.panels.runs && byId("run")) drawRuns(latest.panels.runs, latest.run, every);
     // Links to the other pages keep the selected run.
@@ -94,22 +92,26 @@ function livePage(draw, { every } = {}) {
   function connect() {
     stream?.close();
     stream = new EventSource(path + "/stream" + location.search);
-    const seen = () => setState("live", "live, " + clock(Date.now()) + " " + ZONE);
-    stream.addEventListener("same", seen);
+    stream.addEventListener("same", () => feed.seen());
+    stream.addEventListener("slow", (event) => feed.slow(Number(event.data)));
+    stream.addEventListener("expired", () => {
+      stream.close();
+      feed.expired();
+    });
     stream.addEventListener("message", (event) => {
       const fresh = JSON.parse(event.data);
       latest = fresh.partial ? { ...fresh, panels: { ...latest.panels, ...fresh.panels } } : fresh;
       drawAll();
-      seen();
+      feed.seen();
     });
     stream.addEventListener("error", async () => {
-      setState("lost", "the dashboard does not answer, retrying");
+      feed.lost();
       if (stream.readyState !== EventSource.CLOSED) return;
       // The browser does not retry after a refusal: the answer says why.
       const answer = await fetch(path + "/api/snapshot" + location.search).catch(() => null);
       const problem = (await answer?.json().catch(() => null))?.problem;
       if (problem) {
-        setState("lost", "refused");
+        feed.refused();
         byId("problem").hidden = false;
         byId("problem").textContent = problem;
       } else setTimeout(connect, 2000);
@@ -120,8 +122,10 @@ function livePage(draw, { every } = {}) {
   for (const change of ["chosen", "popstate"]) addEventListener(change, connect);
   // A hidden page sends no requests; it is updated when it is shown again.
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) stream?.close();
-    else connect();
+    if (document.hidden) {
+      stream?.close();
+      feed.hidden();
+    } else connect();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => latest && drawAll());
   if (!document.hidden) connect();

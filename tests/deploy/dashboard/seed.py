@@ -143,7 +143,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
         for name, mean in (("assemble", 40), ("headrace-score", 12), ("headrace-group", 5), ("sink", 90)):
             lag = max(int(rng.gauss(mean, mean / 3)), 0)
             row = {"time": now - tick * 1000, "consumer_group": name, "topic": "events", "partition": 0, "records": lag}
-            add(LAG, **row)
+            add(LAG, **row, seconds=lag / 50)
     skip = f"the step after version {versions // 2} was skipped (1 in a row) and its trajectories rejected as diverged"
     add(ALERTS, run=run, part="trainer", kind="step_skipped", severity="warning", message=skip)
     for number in range(3):

@@ -1,0 +1,114 @@
+"""The fleet page: who sends what cannot be read, who drops events, who is behind."""
+
+import json
+import os
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from headrace.deploy.dashboard.fleet_panels import REPAIRS
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.streams.clickhouse.database import open_client
+from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
+from tests.deploy.dashboard.test_panels import panel
+
+pytestmark = pytest.mark.clickhouse
+
+
+def encoded(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+@pytest.fixture(scope="module")
+def fleet(dashboard: str, clickhouse: str) -> str:
+    """The dashboard of a fleet with faults."""
+    headers = json.dumps([["ce_type", encoded("x")], ["ce_source", encoded("checkout <b>v2</b>")]])
+    letters = [
+        ("d1", "bad_json", 1, "t-1", headers), ("d2", "bad_json", 2, "t-2", headers), ("d3", "late", 3, "", "[]"),
+        ("d4", "bad_json", 4, "t-2", headers),
+    ]  # fmt: skip
+    client = open_client(clickhouse)
+
+    def insert(table: str, columns: str, *rows: str) -> None:
+        client.command(f"INSERT INTO {table} ({columns}) " + " UNION ALL ".join(f"SELECT {row}" for row in rows))
+
+    for name, error, offset, trajectory, sent in letters:
+        client.command(
+            "INSERT INTO dead_letters (id_sent, logged_at, time, bad_topic, bad_partition, bad_offset, error, message, "
+            "trajectory_id, headers) SELECT {id:String}, now64(3), now64(3), 'events', 0, {offset:UInt64}, "
+            "{error:String}, 'what is wrong', {trajectory:String}, {headers:String}",
+            parameters={
+                "id": name, "offset": offset, "error": error, "trajectory": trajectory, "headers": sent,
+            },
+        )  # fmt: skip
+    insert(
+        "dead_letter_actions",
+        "id_sent, logged_at, time, action, bad_topic, bad_partition, bad_offset",
+        "'a', now64(3), now64(3), 'redriven', 'events', 0, 4",
+    )
+    insert(
+        "sdk_stats",
+        "id_sent, logged_at, time, source, emitted, sent, queued, spooled, dropped",
+        "'s1', now64(3), now64(3), 'calm', 9, 9, 0, 0, map()",
+        "'s2', now64(3), now64(3) - INTERVAL 1 MINUTE, 'losing', 5, 5, 0, 0, map()",
+        "'s3', now64(3), now64(3), 'losing', 100, 80, 5, 7, map('queue_full', 6, 'oversize', 2)",
+    )
+    insert("applied", "id_sent, time, run, engine, version, swap_s", "'x', now64(3), 'rising', 'slow', 4, 1.5")
+    return dashboard
+
+
+def rows(dashboard: str, name: str, run: str = "") -> list[dict[str, Any]]:
+    return panel(dashboard, name, run=run, page="/fleet")
+
+
+def test_open_dead_letters_name_their_producer_who_is_hurt_and_what_helps(fleet: str) -> None:
+    found = {(row["error"], row["producer"]): row for row in rows(fleet, "dead_letters")}
+    bad = found["bad_json", "checkout <b>v2</b>"]
+    assert (bad["records"], bad["trajectories"]) == (2, 2), "without the one that was sent again"
+    assert bad["repair"] == "headrace dead-letters list --open --error bad_json, then repair and redrive"
+    assert found["late", ""]["repair"] == "headrace dead-letters redrive --error late --all"
+
+
+def test_every_repair_is_of_an_error_that_exists() -> None:
+    assert REPAIRS.keys() <= set(DeadLetterError)
+
+
+def test_the_newest_counts_of_each_sender_are_shown_losses_first(fleet: str) -> None:
+    first, *others = rows(fleet, "sdks")
+    assert (first["source"], first["dropped_"], first["reasons"]) == ("losing", 8, "queue_full: 6, oversize: 2")
+    assert first["emitted_"] == first["sent_"] + first["queued_"] + first["spooled_"] + first["dropped_"]
+    assert "calm" in {row["source"] for row in others}
+
+
+def test_engines_are_compared_with_the_newest_version_of_their_run(fleet: str) -> None:
+    found = {(row["engine"], row["run"]): row for row in rows(fleet, "engines")}
+    assert (found["slow", "rising"]["behind"], found["slow", "rising"]["slowest_s"]) == (7, 1.5)
+    assert found["vllm", "rising"]["behind"] == 0
+    assert {row["run"] for row in rows(fleet, "engines", run="rising")} == {"rising"}
+
+
+def test_lag_is_in_seconds_and_rates_are_by_topic(fleet: str) -> None:
+    groups = {row["consumer_group"]: row for row in rows(fleet, "groups")}
+    assert groups["sink"]["behind_s"] == pytest.approx(groups["sink"]["records"] / 50)
+    topics = {row["topic"]: row for row in rows(fleet, "topics")}
+    assert topics["dead-letters"]["records"] >= 4
+    assert topics["events"]["a_minute"] == pytest.approx(topics["events"]["records"] / 15, abs=0.05)
+
+
+@pytest.mark.browser
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_the_page_shows_the_faults(fleet: str, width: int, scheme: str) -> None:
+    with browser_page(width, scheme) as (page, complaints):
+        page.goto(f"{fleet}/fleet")
+        page.wait_for_selector("#dead_letters table.list")
+        page.wait_for_selector("#lag_s canvas")
+        text = page.locator("main").inner_text()
+        assert "checkout <b>v2</b>" in text
+        assert "headrace dead-letters redrive --error late --all" in text
+        assert page.locator("#tiles .tile[data-warning]").count() >= 2
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.screenshot(path=f"{folder}/fleet-{width}-{scheme}.png", full_page=True)
+        assert complaints == []

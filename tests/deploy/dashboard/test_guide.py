@@ -1,0 +1,89 @@
+"""The guide of the first run: its commands do what they say."""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.dashboard.guide import ways
+from headrace.schemas.events import ModelCalled, TrajectoryEnded
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import decode
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.clickhouse.schema import ensure_tables
+from tests.deploy.dashboard.served import served
+from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
+
+
+def command(name: str, kafka: str | None = None, gateway: str | None = None) -> str:
+    return next(way.command for way in ways(kafka, gateway) if way.name == name)
+
+
+def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HEADRACE_DATA": str(folder / "data"), "HEADRACE_CACHE": str(folder / "cache")}
+    argv = ["bash", "-euo", "pipefail", "-c", text]
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+async def outcomes(kafka: str) -> list[float | None]:
+    facts = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, EVENTS)]
+    return [fact.outcome for fact in facts if isinstance(fact, TrajectoryEnded)]
+
+
+@pytest.mark.kafka
+async def test_the_sdk_and_the_import_send_what_they_say(kafka: str, tmp_path: Path) -> None:
+    done = await asyncio.to_thread(run, command("sdk", kafka), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(await outcomes(kafka), key=float) == [0.0, 1.0]  # type: ignore[arg-type]
+    done = await asyncio.to_thread(run, command("import", kafka), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 trajectories in 1 groups" in done.stdout
+    assert sorted(await outcomes(kafka), key=float) == [0.0, 0.0, 1.0, 1.0]  # type: ignore[arg-type]
+    facts = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, EVENTS)]
+    assert len([fact for fact in facts if isinstance(fact, ModelCalled)]) == 4
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "secret" not in command("gateway", gateway="http://user:secret@host:8200")
+
+
+def test_without_a_gateway_the_page_says_how_to_get_one() -> None:
+    assert command("gateway") == "headrace up --model-dir MODEL"
+    about = next(way.about for way in ways("broker:9092", None) if way.name == "gateway")
+    assert "needs a model" in about
+    assert "broker:9092" in command("sdk", "broker:9092")
+    assert "localhost:9092" in command("sdk")
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_guide_is_shown_until_something_was_recorded(
+    clickhouse: str, clickhouse_reader: str, width: int, scheme: str
+) -> None:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    client.command("TRUNCATE TABLE events")
+    with served(clickhouse_reader) as url, browser_page(width, scheme) as (page, complaints):
+        page.goto(url)
+        page.wait_for_selector("#guide .way")
+        assert page.locator("#guide .way").count() == 3
+        assert command("sdk").splitlines()[1] in page.locator("#guide .way pre").first.inner_text()
+        page.locator("#guide button.copy").first.click()
+        wide = page.evaluate(
+            "[...document.querySelectorAll('#guide *')].filter(node => node.getBoundingClientRect().right > innerWidth"
+            " && !node.closest('pre')).map(node => node.outerHTML.slice(0, 80))"
+        )
+        assert wide == [], "nothing is cut off"
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.screenshot(path=f"{folder}/guide-{width}-{scheme}.png", full_page=True)
+        client.command(
+            "INSERT INTO events (id_sent, type, logged_at, time, trajectory_id, started_run) "
+            "SELECT 'e1', 'headrace.trajectory.started.v1', now64(3), now64(3), 't1', 'first'"
+        )
+        page.wait_for_selector("#guide", state="hidden")
+        assert complaints == []
