@@ -17,7 +17,7 @@ from headrace.deploy.terminal import error_text
 _COMMANDS = Path(__file__).with_name("commands")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "The stack on this machine": ("demo", "up", "status", "down", "settings", "sandbox", "share"),
+    "The stack on this machine": ("demo", "up", "status", "down", "settings", "sandbox", "share", "grafana"),
     "Data": (
         "import",
         "ledger",
