@@ -129,7 +129,7 @@ def test_a_dashboard_that_stands_still_is_shown_and_so_is_its_return(
 def test_the_page_says_what_its_run_is_doing(dashboard: str, clickhouse: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{dashboard}/?run=rising")
-        page.wait_for_selector("#doing[data-doing=busy], #doing[data-doing=starving]")
+        page.wait_for_selector(", ".join(f"#doing[data-doing={state}]" for state in ("busy", "starving", "stuck")))
         open_client(clickhouse).command(
             "INSERT INTO budget (id_sent, time, run, version, groups_per_step, max_steps_ahead, max_groups) "
             "SELECT 'end', now64(3), 'rising', 99, 8, 1, 0"
