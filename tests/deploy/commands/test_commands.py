@@ -42,6 +42,7 @@ ASKS_NO_KAFKA = {
     *(("base-model",), ("corpus",), ("tasks",), ("index",)),
     *(("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
     *(("metrics",), ("query",), ("sandbox",), ("deletion-tasks",), ("runbook",), ("watch", "monitors")),
+    *(("share",), ("grafana",)),
     # These ask the gateway first.
     *(("environment", "verifiers"), ("environment", "openenv"), ("environment", "nemo-gym")),
     ("environment", "deletion"),
