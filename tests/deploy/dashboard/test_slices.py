@@ -15,7 +15,7 @@ from headrace.streams.clickhouse.database import open_client
 from tests.deploy.dashboard.folded import CUT_FROM, CUT_SOURCE, GROUPS, SIZE, SOURCES, TOOLS, VERSIONS, fill_cut_run
 
 pytestmark = pytest.mark.clickhouse
-OVERVIEW, COMPARE, EXPLORE = PAGES[0], PAGES[2], PAGES[3]
+BY_PATH = {page.path: page for page in PAGES}
 
 
 class Pages:
@@ -25,10 +25,10 @@ class Pages:
         self._client = open_client(url)
         self.trajectories = fill_cut_run(self._client)
 
-    def rows(self, name: str, page: int = 0, **chosen: str) -> list[dict[str, Any]]:
-        (panel,) = (panel for panel in PAGES[page].panels if panel.name == name)
-        given = {"run": "cut", **chosen} if page != 2 else chosen
-        columns = read_panel(self._client, panel, selection(PAGES[page].parameters, given))
+    def rows(self, name: str, path: str = "", **chosen: str) -> list[dict[str, Any]]:
+        page = BY_PATH[path]
+        (panel,) = (panel for panel in page.panels if panel.name == name)
+        columns = read_panel(self._client, panel, selection(page.parameters, {"run": "cut", **chosen}))
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def test_the_choices_are_the_slices_of_the_run(pages: Pages) -> None:
 
 def test_an_interval_takes_the_attempts_at_a_task_together(pages: Pages) -> None:
     # The clustered error of a version's mean, computed here from the rewards of the same trajectories.
-    rows = [row for row in pages.rows("trajectories", 3, limit="5000") if row["version"] == 33]
+    rows = [row for row in pages.rows("trajectories", "/explore", limit="5000") if row["version"] == 33]
     rewards: dict[str, list[float]] = {}
     for row in rows:
         rewards.setdefault(row["group_id"], []).append(row["reward"])
@@ -138,17 +138,17 @@ def test_distributions_compare_the_newest_versions_with_the_first(pages: Pages) 
 
 def test_two_ranges_of_versions_are_compared_by_component_tool_and_task(pages: Pages) -> None:
     sides = {"a_run": "cut", "a_from": "35", "a_to": "39", "b_run": "cut", "b_from": "40", "b_to": "44"}
-    measures = {row["measure"]: row for row in pages.rows("rewards", 2, **sides)}
+    measures = {row["measure"]: row for row in pages.rows("rewards", "/compare", **sides)}
     assert set(measures) == {"reward", "component score"}
     assert measures["reward"]["n_a"] == measures["reward"]["n_b"] == pages.trajectories / 4
     assert measures["reward"]["difference"] == pytest.approx(measures["reward"]["b"] - measures["reward"]["a"])
-    lengths = {row["measure"]: row for row in pages.rows("lengths", 2, **sides)}
+    lengths = {row["measure"]: row for row in pages.rows("lengths", "/compare", **sides)}
     assert lengths["sampled tokens"]["a"] == lengths["sampled tokens"]["b"] == 70
     assert lengths["calls of read"]["a"] == 0.5
-    tools = {row["measure"]: row for row in pages.rows("tools", 2, **sides)}
+    tools = {row["measure"]: row for row in pages.rows("tools", "/compare", **sides)}
     assert (tools["read"]["a"], tools["read"]["b"], tools["search"]["b"]) == (0, 1, 0)
-    (score,) = pages.rows("score", 2, **sides)
-    tasks = {row["task_id"]: row for row in pages.rows("tasks", 2, **sides)}
+    (score,) = pages.rows("score", "/compare", **sides)
+    tasks = {row["task_id"]: row for row in pages.rows("tasks", "/compare", **sides)}
     assert (score["tasks"], score["a_wins"], score["b_wins"]) == (len(SOURCES) * GROUPS, GROUPS, 4 * GROUPS)
     assert {name for name, row in tasks.items() if row["verdict"] == "A wins"} == {
         f"{CUT_SOURCE}-{group}" for group in range(GROUPS)
@@ -158,35 +158,36 @@ def test_two_ranges_of_versions_are_compared_by_component_tool_and_task(pages: P
 
 def test_a_side_without_trajectories_has_no_difference(pages: Pages) -> None:
     sides = {"a_run": "cut", "a_to": "39", "b_run": "none"}
-    (reward, *_) = (row for row in pages.rows("rewards", 2, **sides) if row["measure"] == "reward")
+    (reward, *_) = (row for row in pages.rows("rewards", "/compare", **sides) if row["measure"] == "reward")
     assert (reward["n_a"], reward["n_b"]) == (pages.trajectories / 2, 0)
     assert (reward["b"], reward["difference"]) == (None, None)
-    (score,) = pages.rows("score", 2, **sides)
+    (score,) = pages.rows("score", "/compare", **sides)
     assert score["tasks"] == 0
 
 
 def test_trajectories_are_listed_by_filters_in_an_order_and_bounded(pages: Pages) -> None:
-    rows = pages.rows("trajectories", 3, source=CUT_SOURCE, **{"from": "40", "to": "44"}, sort="reward", order="rising")
+    rows = pages.rows(
+        "trajectories", "/explore", source=CUT_SOURCE, **{"from": "40", "to": "44"}, sort="reward", order="rising"
+    )
     assert len(rows) == 5 * GROUPS * SIZE
     assert [row["reward"] for row in rows] == sorted(row["reward"] for row in rows)
     assert {(row["source"], row["matching"]) for row in rows} == {(CUT_SOURCE, len(rows))}
-    some = pages.rows("trajectories", 3, limit="7", sort="version")
+    some = pages.rows("trajectories", "/explore", limit="7", sort="version")
     assert len(some) == 7
     assert {(row["version"], row["matching"]) for row in some} == {(VERSIONS[-1], pages.trajectories)}
-    (one,) = pages.rows("trajectories", 3, id=rows[0]["trajectory_id"])
+    (one,) = pages.rows("trajectories", "/explore", id=rows[0]["trajectory_id"])
     assert one["trajectory_id"] == rows[0]["trajectory_id"]
-    low = pages.rows("trajectories", 3, most="0.3", limit="5000")
+    low = pages.rows("trajectories", "/explore", most="0.3", limit="5000")
     assert low
     assert all(row["reward"] <= 0.3 for row in low)
-    waiting = pages.rows("trajectories", 3, fate="waiting", limit="5000")
+    waiting = pages.rows("trajectories", "/explore", fate="waiting", limit="5000")
     assert {row["fate"] for row in waiting} == {"waiting"}
-    assert pages.rows("trajectories", 3, task="no such task") == []
+    assert pages.rows("trajectories", "/explore", task="no such task") == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path or "/")
 def test_every_column_that_a_specification_names_is_in_the_result(pages: Pages, page: Any) -> None:
-    at = PAGES.index(page)
-    sides = {"a_run": "cut", "b_run": "cut"} if at == 2 else {}
+    sides = {"a_run": "cut", "b_run": "cut"} if page.path == "/compare" else {}
     for panel in page.panels:
         columns = {
             *(axis.column for axis in (panel.x, *panel.values) if axis),
@@ -195,7 +196,7 @@ def test_every_column_that_a_specification_names_is_in_the_result(pages: Pages, 
             panel.high,
             panel.n,
         }
-        rows = pages.rows(panel.name, at, **sides)
+        rows = pages.rows(panel.name, page.path, **sides)
         if rows:
             assert columns - {""} <= rows[0].keys(), panel.name
         if panel.form in (Form.LINE, Form.STEPS, Form.BARS, Form.DISTRIBUTION):
