@@ -31,8 +31,8 @@ class Page:
 PAGES: tuple[Page, ...] = (
     Page("", "index.html", PANELS, parameters=SLICED),
     Page("/trainer", "trainer.html", TRAINER_PANELS, one_run=True),
-    Page("/watch", "watch.html", WATCH_PANELS),
     Page("/compare", "compare.html", COMPARE_PANELS, parameters=COMPARED),
     Page("/fleet", "fleet.html", FLEET_PANELS),
     Page("/explore", "explore.html", EXPLORE_PANELS, parameters=EXPLORED),
+    Page("/watch", "watch.html", WATCH_PANELS),
 )
