@@ -79,7 +79,7 @@ CODER = System(
         tied=True,
         key_value_heads=3,
     ),
-    plan={"steps": 40, "heldout_tasks": 128, "constant_length": 48},
+    plan={"steps": 24, "heldout_tasks": 64, "constant_length": 48},
     arms={
         "without-summaries": Arm(
             "the same budget of context, and no summaries",
