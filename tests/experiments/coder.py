@@ -173,7 +173,7 @@ def picture(results: Sequence[dict[str, Any]], file: Path) -> None:
         means = [fmean(each["outcome"] for each in step) for step in steps]
         for result in found:
             curve.plot([each["outcome"] for each in result["steps"]], color=colour, alpha=0.25, linewidth=0.8)
-        curve.plot(means, color=colour, label=f"{arm}, {len(found)} seeds")
+        curve.plot(means, color=colour, label=f"{arm}, {len(found)} seed{'s' * (len(found) > 1)}")
     for (arm, found), colour in zip(_by_arm(results).items(), COLOURS, strict=False):
         sizes.plot(SIZES, [_mean(found, str(size), "outcome") for size in SIZES], "o-", color=colour, label=arm)
     curve.set(title="training samples", xlabel="step", ylabel="outcome", ylim=(0, 1.02))
