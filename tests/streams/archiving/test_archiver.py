@@ -1,11 +1,13 @@
 """Topics of a real broker in the archive: every committed record once, and what was lost is said."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas
 import pytest
 from aiokafka import TopicPartition
@@ -23,6 +25,8 @@ from headrace.streams.archiving.archiver import Archiver, Log, is_due, open_log,
 from headrace.streams.archiving.config import ARCHIVED, ArchiveConfig
 from tests.schemas.kafka.test_reading import delete_before
 from tests.streams.archiving.archived import archive_now
+
+PAGE = Path(__file__).parents[3] / "streams" / "archiving" / "README.md"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +140,23 @@ async def test_every_committed_record_is_archived_once_also_by_a_second_process(
     rows = sorted(zip(frame["partition"], frame["offset"], frame["value"], strict=True))
     assert rows == [(partition, offset, value) for partition, offset, _, _, value, _ in records], "none in two files"
     assert set(frame["topic"]) == {TRAJECTORIES.name}
+
+
+@pytest.mark.kafka
+async def test_the_pages_query_for_duckdb_counts_rewards_by_version(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PAGE.read_text()
+    query = re.search(r"```sql duckdb\n(.*?)```", page, re.S)
+    assert query
+    async with archiver(kafka, tmp_path, [0.0], file_records=1, topics=(REWARDS.name,)) as one:
+        async with open_producer(kafka) as producer:
+            for number, version in enumerate(["search@1", "search@2", "search@2"]):
+                message = Message(b"k", b'{"reward_version": "%s"}' % version.encode(), [])
+                await (await send(producer, REWARDS, message, partition=number % REWARDS.partitions))
+        await one.turn()
+    monkeypatch.chdir(tmp_path)
+    assert sorted(duckdb.connect().execute(query[1]).fetchall()) == [("search@1", 1), ("search@2", 2)]
 
 
 @pytest.mark.kafka
