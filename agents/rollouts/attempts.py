@@ -40,7 +40,9 @@ class Attempt(Protocol):
         ...
 
     def run(self) -> Awaitable[None]:
-        """Run and record it. Raises :class:`headrace.agents.policy.PolicyError` if it fails because of the engine."""
+        """Run and record it. Raises :class:`headrace.agents.policy.PolicyError` if it fails because of the engine, and
+        :class:`headrace.agents.sandbox.protocol.SandboxError` because of its sandbox.
+        """
         ...
 
 

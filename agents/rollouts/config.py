@@ -52,11 +52,11 @@ class RolloutConfig:
     """Folder of a system's sandboxes. There, a snapshot is taken after every turn and kept, so that attempts can be
     continued from the middle; ``None``: a temporary folder, without snapshots of turns."""
     max_failures: int = 32
-    """Number of consecutive attempts that fail because of the engine before the sampler gives up."""
+    """Number of consecutive attempts that fail because of the engine or their sandbox before the sampler gives up."""
 
     def __post_init__(self) -> None:
         training_number(self.seed, self.first_task)
-        for name in ("group_size", "concurrency", "max_groups", "epochs"):
+        for name in ("group_size", "concurrency", "max_groups", "epochs", "max_failures"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if not 0 < self.share <= 1:

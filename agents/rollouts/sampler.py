@@ -24,6 +24,7 @@ from headrace.agents.rollouts.progress import FOLLOWED, Progress
 from headrace.agents.rollouts.restoration import restoration
 from headrace.agents.rollouts.rollout_metrics import AttemptEnd, Restored, RolloutMetrics, SamplingReport
 from headrace.agents.rollouts.tasks import TaskSource
+from headrace.agents.sandbox.protocol import SandboxError, SnapshotUnknown
 from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
 
@@ -39,8 +40,9 @@ async def run_rollouts(
     """Attempt training tasks in groups until ``stop``, or until every task was attempted; return what was done.
 
     First the half-done groups of an ended sampler of the same name are completed. Attempts in flight at ``stop`` are
-    completed, so that their groups are complete. An attempt that fails because of the engine becomes a failed
-    trajectory of its group; after ``max_failures`` consecutive ones an ``ExceptionGroup`` of ``PolicyError`` is raised.
+    completed, so that their groups are complete. An attempt that fails because of the engine or its sandbox becomes a
+    failed trajectory of its group; after ``max_failures`` consecutive ones an ``ExceptionGroup`` of ``PolicyError`` and
+    ``SandboxError`` is raised.
     """
     began, metrics = time.monotonic(), RolloutMetrics(source.levels)
     progress = Progress(config, source.levels, metrics)
@@ -105,7 +107,7 @@ async def run_fork(
     """Continue a recorded attempt ``count`` times from ``point``, as a group of its own; return the group.
 
     The group does not wait for the trainer's budget. Raises :class:`headrace.agents.rollouts.fork.CannotFork`, and
-    ``ExceptionGroup`` of ``PolicyError`` as :func:`run_rollouts` does.
+    ``ExceptionGroup`` as :func:`run_rollouts` does; one of ``SnapshotUnknown`` if the point's snapshot is gone.
     """
     task, metrics, group_id = forked_task(source, point), RolloutMetrics(()), uuid7()
     runner = _Runner(config, metrics)
@@ -221,7 +223,7 @@ class _Runner:
         self._metrics = metrics
         self._slots = asyncio.Semaphore(config.concurrency)
         self._failures = 0
-        """Number of consecutive attempts that failed because of the engine."""
+        """Number of consecutive attempts that failed because of the engine or their sandbox."""
 
     async def slot(self) -> None:
         """Wait until one more attempt may be in flight; ``run`` releases the slot."""
@@ -233,7 +235,9 @@ class _Runner:
             await attempt.run()
             self._failures = 0
             self._metrics.ended(AttemptEnd.MADE)
-        except PolicyError as error:
+        except SnapshotUnknown:  # no other attempt from it could succeed
+            raise
+        except (PolicyError, SandboxError) as error:
             self._failures += 1
             self._metrics.ended(AttemptEnd.FAILED)
             log.warning("attempt %s failed: %s", attempt.trajectory_id, error)
