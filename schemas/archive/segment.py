@@ -6,6 +6,7 @@
 The file's metadata names the range, whose stop may lie behind the last record: transaction markers use offsets, too.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -90,7 +91,9 @@ class SegmentSummary:
 def to_parquet(part: LogPart, records: Iterable[BookmarkedRecord]) -> bytes:
     """Returns the file of ``records``, all committed records of ``part`` in order. Equal records give equal bytes."""
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    digest = hashlib.sha256()
     for record in records:
+        _add(digest, record)
         columns["offset"].append(record.offset)
         columns["timestamp_ms"].append(record.timestamp)
         columns["key"].append(record.key)
@@ -103,6 +106,9 @@ def to_parquet(part: LogPart, records: Iterable[BookmarkedRecord]) -> bytes:
         f"{_PREFIX}partition": str(part.partition),
         f"{_PREFIX}first": str(part.first),
         f"{_PREFIX}stop": str(part.stop),
+        f"{_PREFIX}sha256": digest.hexdigest(),
+        # Not from the statistics of the columns: pyarrow ends the process when it reads damaged ones.
+        f"{_PREFIX}newest_ms": str(max(columns["timestamp_ms"], default=0)),
     }
     table = pa.table(columns, schema=SCHEMA.with_metadata(metadata))
     file = BytesIO()
@@ -137,18 +143,22 @@ def read_segment(file: bytes, part: LogPart) -> Iterator[list[ArchivedRecord]]:
         summary = _summary(opened.metadata)
         if summary.part != part:
             raise SegmentUnreadable(f"it holds {summary.part} instead of {part}")
-        last, read = part.first - 1, 0
+        last, read, digest = part.first - 1, 0, hashlib.sha256()
         for batch in opened.iter_batches(ROW_GROUP, columns=SCHEMA.names):
             records = [_record(part, row) for row in batch.to_pylist()]
             for record in records:
                 if not last < record.offset < part.stop:
                     raise SegmentUnreadable(f"offset {record.offset} follows {last} in {part}")
                 last = record.offset
+                _add(digest, record)
             read += len(records)
             yield records
         # A damaged header of a page, which has no checksum, can end a column early.
         if read != summary.records:
             raise SegmentUnreadable(f"{read} of {summary.records} records can be read in {part}")
+        # Nor has anything else outside the pages' data.
+        if digest.hexdigest() != opened.metadata.metadata[f"{_PREFIX}sha256".encode()].decode():
+            raise SegmentUnreadable(f"its records are not those that were written to {part}")
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise SegmentUnreadable(f"{error}") from error
 
@@ -160,6 +170,15 @@ def _record(part: LogPart, row: Mapping[str, Any]) -> ArchivedRecord:
     )
 
 
+def _add(digest: "hashlib._Hash", record: BookmarkedRecord | ArchivedRecord) -> None:
+    parts: list[bytes | None] = [b"%d %d" % (record.offset, record.timestamp), record.key, record.value]
+    for name, value in record.headers:
+        parts += [name.encode(), value]
+    for part in parts:
+        digest.update(b"-;" if part is None else b"%d;" % len(part))
+        digest.update(part or b"")
+
+
 def _summary(footer: Any) -> SegmentSummary:
     metadata = {name.decode(): value.decode() for name, value in (footer.metadata or {}).items()}
     if metadata[f"{_PREFIX}format"] != _FORMAT:
@@ -169,7 +188,4 @@ def _summary(footer: Any) -> SegmentSummary:
         metadata[f"{_PREFIX}topic_id"],
         *(int(metadata[f"{_PREFIX}{name}"]) for name in ("partition", "first", "stop")),
     )
-    at = footer.schema.names.index("timestamp_ms")
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    newest = max((int(group.column(at).statistics.max) for group in groups if group.num_rows), default=0)
-    return SegmentSummary(part, newest, footer.num_rows)
+    return SegmentSummary(part, int(metadata[f"{_PREFIX}newest_ms"]), footer.num_rows)

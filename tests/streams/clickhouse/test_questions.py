@@ -85,7 +85,7 @@ def test_the_page_has_twelve_questions_and_lists_them() -> None:
     {
         "rewards_latest": 10, "events_with_trajectory": 30, "trajectory_facts": 10, "messages": 20, "turns": 20,
         "tool_calls": 16, "model_calls": 10, "costs": 10, "reward_by_hour": 6, "components_by_hour": 12,
-        "task_stats": 4, "feedback_coverage": 4,
+        "task_stats": 4, "feedback_coverage": 4, "episodes": 0,
     }.items(),
 )  # fmt: skip
 def test_a_view_has_each_row_once(reader: Client, view: str, rows: int) -> None:
