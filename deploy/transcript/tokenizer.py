@@ -12,7 +12,7 @@ from headrace.schemas.records.weights import Tokenizer, Weights
 from headrace.schemas.topics import WEIGHTS
 from headrace.trainer.provenance.evidence import read_as
 from headrace.trainer.provenance.log_reader import LogReader
-from headrace.trainer.weights.publish import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, fetch_manifest, fetch_tokenizer
+from headrace.trainer.weights.published import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, fetch_manifest, fetch_tokenizer
 
 
 def read_tokenizer(path: Path) -> bytes:

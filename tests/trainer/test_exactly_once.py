@@ -22,7 +22,7 @@ from headrace.trainer.checkpoints.checkpoint import load_newest
 from headrace.trainer.learning.optimizer_state import read_state
 from headrace.trainer.publishing.announcer import newest_published
 from headrace.trainer.step_effects import Effect
-from headrace.trainer.weights.publish import fetch_manifest
+from headrace.trainer.weights.published import fetch_manifest
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, records
 from tests.trainer.killed import ENDS_WITHIN_S

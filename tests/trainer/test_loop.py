@@ -33,7 +33,7 @@ from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.publishing.announcer import Announcer, TrainerReplaced
 from headrace.trainer.retries.broker import LogUnavailable
 from headrace.trainer.weights.canary import max_error
-from headrace.trainer.weights.publish import fetch_manifest
+from headrace.trainer.weights.published import fetch_manifest
 from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
 from tests.trainer.builders import UNCHECKED, member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups

@@ -26,7 +26,7 @@ from headrace.schemas.objects.store import file_sha256
 from headrace.schemas.records.weights import Manifest, Weights
 from headrace.trainer.announcements.announcement import Announcement
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
-from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE
+from headrace.trainer.weights.published import MANIFEST_FILE, WEIGHTS_FILE
 
 _log = logging.getLogger(__name__)
 

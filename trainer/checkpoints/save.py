@@ -18,14 +18,8 @@ from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.published import published_names
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.canary import with_parent
-from headrace.trainer.weights.publish import (
-    MANIFEST_FILE,
-    WEIGHTS_FILE,
-    make_manifest,
-    make_pointer,
-    manifest_bytes,
-    tokenizer_in,
-)
+from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_bytes, tokenizer_in
+from headrace.trainer.weights.published import MANIFEST_FILE, WEIGHTS_FILE
 from headrace.trainer.weights.signing import SigningKey
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from headrace.schemas.objects.store import MAX_OBJECT_BYTES
 from headrace.schemas.records.weights import Weights
 from headrace.trainer.follower.versions import KnownVersions, is_known
-from headrace.trainer.weights.publish import manifest_path
+from headrace.trainer.weights.published import manifest_path
 from headrace.trainer.weights.signing import is_signed_by
 
 MAX_VERSION = 2**53 - 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.schemas.objects.store import MAX_OBJECT_BYTES, ObjectStore, file_sha256
 from headrace.schemas.records.weights import Manifest, Weights
 from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
-from headrace.trainer.weights.publish import WEIGHTS_FILE, fetch_manifest, weights_path
+from headrace.trainer.weights.published import WEIGHTS_FILE, fetch_manifest, weights_path
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 100

@@ -1,10 +1,8 @@
 """Publishing a policy version: the weights and their manifest in the object store, a ``Weights`` record as the pointer.
 
-    weights/<run>/00000412/model.safetensors        what engines load
-    weights/<run>/00000412/manifest.json            sizes, sha256 of each file, canaries, the tokenizer's hash
-    tokenizers/<sha256>.json                        the tokenizer, once for all versions that share it
+    Weights(run="search", version=412, manifest_uri="file:///…/weights/search/00000412/manifest.json", …)
 
-The manifest is written last: if it exists, every object that it names exists.
+``published`` says where the objects lie. The manifest is written last: if it exists, every object that it names exists.
 """
 
 import hashlib
@@ -14,22 +12,15 @@ from pathlib import Path
 from headrace.schemas.objects.store import ObjectStore, file_sha256
 from headrace.schemas.records.weights import Canary, Manifest, Tokenizer, Weights
 from headrace.trainer.step_effects import Effect, EffectCallback, ignore_effect
+from headrace.trainer.weights.published import (
+    MAX_TOKENIZER_BYTES,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    manifest_path,
+    tokenizer_path,
+    weights_path,
+)
 from headrace.trainer.weights.signing import SigningKey
-
-WEIGHTS_FILE = "model.safetensors"
-MANIFEST_FILE = "manifest.json"
-TOKENIZER_FILE = "tokenizer.json"
-
-MAX_MANIFEST_BYTES = 32 * 1024**2
-"""Largest manifest that is read. It consists mostly of canaries, at about 50 bytes per token."""
-
-MAX_TOKENIZER_BYTES = 64 * 1024**2
-"""Largest tokenizer that is published or read: those of large vocabularies have 10 to 35 MB."""
-
-
-def weights_path(run: str, version: int) -> str:
-    """Returns the folder of a version in the object store: ``weights/<run>/<version, 8 digits>``."""
-    return f"weights/{run}/{version:08d}"
 
 
 def make_manifest(
@@ -70,11 +61,6 @@ def tokenizer_in(folder: Path, name: str) -> Tokenizer | None:
     return Tokenizer(name=name, sha256=file_sha256(file), size=file.stat().st_size)
 
 
-def tokenizer_path(sha256: str) -> str:
-    """Returns the path of a tokenizer in the object store."""
-    return f"tokenizers/{sha256}.json"
-
-
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Returns the manifest's bytes in the store; ``Weights.sha256`` is their hash."""
     return manifest.model_dump_json().encode()
@@ -111,35 +97,3 @@ async def upload(
         await store.create(tokenizer_path(manifest.tokenizer.sha256), weights.parent / TOKENIZER_FILE)
     await store.create(manifest_path(manifest.run, manifest.version), manifest_bytes(manifest))
     on_effect(Effect.UPLOADED)
-
-
-def manifest_path(run: str, version: int) -> str:
-    """Returns the path of a version's manifest in the object store."""
-    return f"{weights_path(run, version)}/{MANIFEST_FILE}"
-
-
-async def fetch_manifest(store: ObjectStore, pointer: Weights) -> Manifest:
-    """Fetch the manifest of ``pointer`` from its path in ``store``, and verify its hash.
-
-    Raises ``ObjectMismatch``, ``FileNotFoundError``, ``StoreUnavailable``, and ``ValueError`` if run, version or parent
-    differ from those of ``pointer``.
-    """
-    path = manifest_path(pointer.run, pointer.version)
-    data = await store.fetch(path, sha256=pointer.sha256, max_bytes=MAX_MANIFEST_BYTES)
-    manifest = Manifest.model_validate_json(data)
-    found = (manifest.run, manifest.version, manifest.parent)
-    expected = (pointer.run, pointer.version, pointer.parent)
-    if found != expected:
-        raise ValueError(
-            f"{store.uri(path)} is of run {manifest.run!r} version {manifest.version} parent {manifest.parent}, not "
-            f"of {pointer.run!r} version {pointer.version} parent {pointer.parent}"
-        )
-    return manifest
-
-
-async def fetch_tokenizer(store: ObjectStore, tokenizer: Tokenizer) -> bytes:
-    """Fetch ``tokenizer.json`` and verify its hash.
-
-    Raises ``ObjectMismatch``, ``FileNotFoundError`` and ``StoreUnavailable``.
-    """
-    return await store.fetch(tokenizer_path(tokenizer.sha256), sha256=tokenizer.sha256, max_bytes=MAX_TOKENIZER_BYTES)

@@ -28,7 +28,8 @@ from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import MODELS, TOPICS
 from headrace.streams.drive import drive
 from headrace.streams.topology import TOPOLOGY
-from headrace.trainer.weights.publish import manifest_bytes, manifest_path, tokenizer_path
+from headrace.trainer.weights.publish import manifest_bytes
+from headrace.trainer.weights.published import manifest_path, tokenizer_path
 from tests.streams.clickhouse.stored_log import NOW_MS, StoredLog
 
 RUN = "planted"

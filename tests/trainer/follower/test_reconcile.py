@@ -25,7 +25,8 @@ from headrace.trainer.follower.config import FollowerConfig
 from headrace.trainer.follower.memory import memory_file, read_memory
 from headrace.trainer.follower.reconcile import Follower
 from headrace.trainer.follower.versions import KnownVersions, add_version
-from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
+from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
+from headrace.trainer.weights.published import manifest_path
 from headrace.trainer.weights.signing import SigningKey
 from tests.s3proxy.server import BUCKET
 from tests.trainer.fake_engine import FakeEngine

@@ -12,16 +12,8 @@ from headrace.schemas.objects.store import (
 )
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.weights.canary import make_prompts, max_error
-from headrace.trainer.weights.publish import (
-    MAX_TOKENIZER_BYTES,
-    fetch_manifest,
-    fetch_tokenizer,
-    make_manifest,
-    make_pointer,
-    manifest_bytes,
-    tokenizer_in,
-    upload,
-)
+from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_bytes, tokenizer_in, upload
+from headrace.trainer.weights.published import MAX_TOKENIZER_BYTES, fetch_manifest, fetch_tokenizer
 from headrace.trainer.weights.signing import SigningKey
 
 KEY = SigningKey(Ed25519PrivateKey.generate())
