@@ -53,32 +53,71 @@ def _histogram(value: str, bin_: str, rows: str, condition: str) -> str:
     """
 
 
-REWARD = Panel(
+def _by_version(
+    name: str,
+    title: str,
+    about: str,
+    rows: str,
+    *,
+    value: Axis,
+    empty: str,
+    series: str = "series",
+    n: str = "trajectories",
+    splits: bool = True,
+    wide: bool = False,
+) -> Panel:
+    """Returns the panel of the mean of ``value`` by policy version and ``series``, with intervals, over ``rows``: a
+    query with the columns of :func:`clustered_mean`, ``version`` and ``series``.
+    """
+    return Panel(
+        name,
+        about + _INTERVAL,
+        clustered_mean(rows, f"{series}, version", value.column, n) + f" ORDER BY version DESC, {series} LIMIT {_ROWS}",
+        title=title,
+        form=Form.LINE,
+        x=_VERSION,
+        values=(value,),
+        series=series,
+        low="low",
+        high="high",
+        n=n,
+        cuts=CUTS,
+        splits=splits,
+        wide=wide,
+        empty=empty,
+    )
+
+
+def _distribution(name: str, title: str, what: str, histogram: str, *, bin_: Axis, empty: str) -> Panel:
+    """Returns the panel of a ``histogram`` of training rollouts by ``what``."""
+    return Panel(
+        name,
+        f"Training rollouts by {what}: the ten newest versions and the ten first.",
+        histogram,
+        title=title,
+        form=Form.DISTRIBUTION,
+        x=bin_,
+        values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
+        series="series",
+        n="trajectories",
+        cuts=CUTS,
+        splits=True,
+        empty=empty,
+    )
+
+
+REWARD = _by_version(
     "reward",
-    "Mean over trajectories by their oldest policy version: training rollouts, and evaluations by label. " + _INTERVAL,
-    clustered_mean(
-        f"""
+    "Reward by policy version",
+    "Mean over trajectories by their oldest policy version: training rollouts, and evaluations by label. ",
+    f"""
             SELECT multiIf({{by:String}} != '', {SLICE}, purpose = 'train' AND role = 'frozen', 'frozen',
                            purpose = 'train', 'train', evaluation = '', 'evaluate', evaluation) AS series,
                    version, cluster, normalised AS value
             FROM {SCORED}
             WHERE normalised IS NOT NULL AND version IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
         """,
-        "series, version",
-        "reward",
-        "trajectories",
-    )
-    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
-    title="Reward by policy version",
-    form=Form.LINE,
-    x=_VERSION,
-    values=(Axis("reward", "Reward", Unit.REWARD),),
-    series="series",
-    low="low",
-    high="high",
-    n="trajectories",
-    cuts=CUTS,
-    splits=True,
+    value=Axis("reward", "Reward", Unit.REWARD),
     wide=True,
     empty="No rewards with a policy version. `headrace demo` starts a run; recorded runs (`headrace import FILE`) "
     "have no policy version and are counted below.",
@@ -148,11 +187,11 @@ FALLS = Panel(
     empty="No slice fell between any five versions and the five before them.",
 )
 
-COMPONENTS = Panel(
+COMPONENTS = _by_version(
     "components",
-    "Weight × value of each component of training rollouts, as a share of the largest possible reward. " + _INTERVAL,
-    clustered_mean(
-        f"""
+    "Components of the reward",
+    "Weight × value of each component of training rollouts, as a share of the largest possible reward. ",
+    f"""
             SELECT concat(if(slice = '', '', concat(slice, ': ')), name) AS component, version, cluster,
                    components[name] * weights[name] / most AS value
             FROM (
@@ -161,121 +200,69 @@ COMPONENTS = Panel(
                 FROM {SCORED} WHERE {_TRAINING} AND maximum > 0 AND total IS NOT NULL
             )
         """,
-        "component, version",
-        "share",
-        "trajectories",
-    )
-    + f" ORDER BY version DESC, component LIMIT {_ROWS}",
-    title="Components of the reward",
-    form=Form.LINE,
-    x=_VERSION,
-    values=(Axis("share", "Contribution", Unit.REWARD),),
+    value=Axis("share", "Contribution", Unit.REWARD),
     series="component",
-    low="low",
-    high="high",
-    n="trajectories",
-    cuts=CUTS,
-    splits=True,
     empty="No scored training rollouts.",
 )
 
-SOURCES = Panel(
+SOURCES = _by_version(
     "sources",
+    "Components by task source",
     "Value of each component before its weight, for each kind of task that the run names. A reward that rises while "
-    "the outcome of one source falls pays for something else. " + _INTERVAL,
-    clustered_mean(
-        f"""
+    "the outcome of one source falls pays for something else. ",
+    f"""
             SELECT concat(toString(task_source), ': ', name) AS series, version, cluster, components[name] AS value
             FROM (
                 SELECT version, cluster, task_source, components, arrayJoin(mapKeys(components)) AS name
                 FROM {SCORED} WHERE {_TRAINING} AND total IS NOT NULL AND task_source != ''
             )
         """,
-        "series, version",
-        "value",
-        "trajectories",
-    )
-    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
-    title="Components by task source",
-    form=Form.LINE,
-    x=_VERSION,
-    values=(Axis("value", "Value of the component", Unit.NUMBER),),
-    series="series",
-    low="low",
-    high="high",
-    n="trajectories",
-    cuts=CUTS,
+    value=Axis("value", "Value of the component", Unit.NUMBER),
+    splits=False,
     empty="No task of this run names its source (`source` in the task's data).",
 )
 
-REWARD_DISTRIBUTION = Panel(
+REWARD_DISTRIBUTION = _distribution(
     "reward_distribution",
-    "Training rollouts by reward, in steps of 0.05: the ten newest versions and the ten first.",
+    "Distribution of the reward",
+    "reward, in steps of 0.05",
     _histogram(
         "assumeNotNull(normalised)",
         "round(floor(least(value, 0.9999) * 20) / 20, 2)",
         SCORED,
         f"{_TRAINING} AND normalised IS NOT NULL",
     ),
-    title="Distribution of the reward",
-    form=Form.DISTRIBUTION,
-    x=Axis("bin", "Reward from", Unit.REWARD),
-    values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
-    series="series",
-    n="trajectories",
-    cuts=CUTS,
-    splits=True,
+    bin_=Axis("bin", "Reward from", Unit.REWARD),
     empty="No scored training rollouts.",
 )
 
-LENGTHS = Panel(
+LENGTHS = _by_version(
     "lengths",
-    "Mean number of tokens that the model sampled in a training rollout. " + _INTERVAL,
-    clustered_mean(
-        f"""
+    "Length by policy version",
+    "Mean number of tokens that the model sampled in a training rollout. ",
+    f"""
             SELECT if({{by:String}} = '', 'sampled tokens', {SLICE}) AS series, version, cluster,
                    toFloat64(sampled_tokens) AS value
             FROM {_ASSEMBLED}
         """,
-        "series, version",
-        "tokens",
-        "trajectories",
-    )
-    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
-    title="Length by policy version",
-    form=Form.LINE,
-    x=_VERSION,
-    values=(Axis("tokens", "Sampled tokens", Unit.TOKENS),),
-    series="series",
-    low="low",
-    high="high",
-    n="trajectories",
-    cuts=CUTS,
-    splits=True,
+    value=Axis("tokens", "Sampled tokens", Unit.TOKENS),
     empty="No training rollouts with a policy version.",
 )
 
-LENGTH_DISTRIBUTION = Panel(
+LENGTH_DISTRIBUTION = _distribution(
     "length_distribution",
-    "Training rollouts by sampled tokens, in powers of two: the ten newest versions and the ten first.",
+    "Distribution of lengths",
+    "sampled tokens, in powers of two",
     _histogram("sampled_tokens", "if(value = 0, 0, toUInt64(exp2(floor(log2(value)))))", _ASSEMBLED, "1"),
-    title="Distribution of lengths",
-    form=Form.DISTRIBUTION,
-    x=Axis("bin", "Sampled tokens from", Unit.TOKENS),
-    values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
-    series="series",
-    n="trajectories",
-    cuts=CUTS,
-    splits=True,
+    bin_=Axis("bin", "Sampled tokens from", Unit.TOKENS),
     empty="No training rollouts with a policy version.",
 )
 
-TOOLS = Panel(
+TOOLS = _by_version(
     "tools",
-    "Share of the calls of each tool that failed, in training rollouts. Calls that never returned count as calls. "
-    + _INTERVAL,
-    clustered_mean(
-        f"""
+    "Failed tool calls",
+    "Share of the calls of each tool that failed, in training rollouts. Calls that never returned count as calls. ",
+    f"""
             SELECT if(slice = '', tool, slice) AS series, version, cluster, status = 'error' AS value
             FROM (
                 SELECT version, cluster, arrayJoin(arrayZip(call_tools, call_statuses)) AS call,
@@ -285,21 +272,8 @@ TOOLS = Panel(
             )
             WHERE {{tool:String}} = '' OR tool = {{tool:String}}
         """,
-        "series, version",
-        "failed",
-        "calls",
-    )
-    + f" ORDER BY version DESC, series LIMIT {_ROWS}",
-    title="Failed tool calls",
-    form=Form.LINE,
-    x=_VERSION,
-    values=(Axis("failed", "Share that failed", Unit.SHARE),),
-    series="series",
-    low="low",
-    high="high",
+    value=Axis("failed", "Share that failed", Unit.SHARE),
     n="calls",
-    cuts=CUTS,
-    splits=True,
     empty="No tool calls of training rollouts.",
 )
 
