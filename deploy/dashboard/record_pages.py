@@ -8,15 +8,15 @@ GET /runbook/NAME          what `headrace runbook NAME` prints, to which alerts 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from headrace.deploy.dashboard.decoders import Decoders, FoundDecoder
 from headrace.deploy.dashboard.group_rows import GroupRows, read_group
+from headrace.deploy.dashboard.page_html import page_html
 from headrace.deploy.dashboard.responses import HEADERS, answer, refusal
 from headrace.deploy.dashboard.row_dicts import RowDict
 from headrace.deploy.dashboard.source import Source, Unavailable
@@ -34,7 +34,6 @@ from headrace.deploy.transcript.refolded import Refolded, refolded
 from headrace.deploy.transcript.told import SHORT, WHOLE, sampled_texts, told
 from headrace.schemas.bounds import MAX_COUNT, MAX_NAME
 
-STATIC = Path(__file__).parent / "static"
 MAX_SHOWN = 8
 """Attempts of a group whose text is shown: of more, the best and the worst."""
 MAX_SHOWN_BYTES = 8 * 1024**2
@@ -133,7 +132,7 @@ async def runbook_page(request: Request) -> Response:
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
-        return FileResponse(STATIC / name, headers=HEADERS)
+        return HTMLResponse(page_html(name), headers=HEADERS)
 
     return page
 

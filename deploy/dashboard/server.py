@@ -29,7 +29,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,6 +40,7 @@ from headrace.deploy.dashboard.decoders import Decoders
 from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
 from headrace.deploy.dashboard.feed import waiting
 from headrace.deploy.dashboard.guide import Way, ways
+from headrace.deploy.dashboard.page_html import STATIC, page_html
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import specification
 from headrace.deploy.dashboard.record_pages import RECORD_PAGES, RecordPages
@@ -51,7 +52,6 @@ from headrace.deploy.dashboard.source import Source
 from headrace.deploy.system.http_server import serve
 from headrace.trainer.learning.metric_registry import METRICS
 
-STATIC = Path(__file__).parent / "static"
 REFRESH_S = NORMAL_REFRESH_S
 """Interval at which the database is queried, in seconds, however many pages are open."""
 MAX_STREAMS = 64
@@ -107,7 +107,7 @@ class PageHandlers:
         ]
 
     async def page(self, request: Request) -> Response:
-        return FileResponse(STATIC / self._page.file, headers=_HEADERS)
+        return HTMLResponse(page_html(self._page.file, self._page.path or "/"), headers=_HEADERS)
 
     async def specifications(self, request: Request) -> Response:
         return JSONResponse([specification(panel) for panel in self._page.panels], headers=_HEADERS)

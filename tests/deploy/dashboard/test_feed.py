@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from headrace.deploy.dashboard.feed import SLOW_S, waiting
-from headrace.deploy.dashboard.server import REFRESH_S, STATIC
+from headrace.deploy.dashboard.page_html import STATIC
+from headrace.deploy.dashboard.server import REFRESH_S
 from headrace.deploy.system.ports import HOST
 from tests.deploy.dashboard.served import served
 

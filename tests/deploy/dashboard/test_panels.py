@@ -12,9 +12,9 @@ import pytest
 from pyarrow import parquet
 
 from headrace.deploy.dashboard.overview_panels import PANELS
+from headrace.deploy.dashboard.page_html import STATIC
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.panel import read_panel, to_columns
-from headrace.deploy.dashboard.server import STATIC
 from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, METRIC_CHARTS, TRAINER_PANELS
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client

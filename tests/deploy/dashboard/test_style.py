@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headrace.deploy.dashboard.server import STATIC
+from headrace.deploy.dashboard.page_html import STATIC
 
 STYLE = (STATIC / "style.css").read_text()
 LIGHT, DARK = (
