@@ -4,7 +4,7 @@
     weights/<run>/00000412/manifest.json            sizes, sha256 of each file, canaries, the tokenizer's hash
     tokenizers/<sha256>.json                        the tokenizer, once for all versions that share it
 
-Whoever only reads needs no keys, so this module does without the trainer's packages.
+Reading needs no signing keys, so this module does without the trainer's packages.
 """
 
 from headrace.schemas.objects.store import ObjectStore

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ def command(name: str, kafka: str | None = None, gateway: str | None = None) -> 
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "HEADRACE_DATA": str(folder / "data"), "HEADRACE_CACHE": str(folder / "cache")}
+    search = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the guide speaks to an activated environment
+    )
+    env = {**os.environ, "PATH": search, "HEADRACE_DATA": str(folder / "data"), "HEADRACE_CACHE": str(folder / "cache")}
     argv = ["bash", "-euo", "pipefail", "-c", text]
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
