@@ -15,7 +15,7 @@ DEDUPLICATION_WINDOW = 10_000
 """Number of inserts whose tokens a table remembers: most of an hour at a few per second; a restart takes seconds."""
 DEDUPLICATION_DAYS = 7
 """Days for which a replicated table remembers them at most."""
-COMPACT_UP_TO_BYTES = 256 * 1024 * 1024
+COMPACT_UP_TO_BYTES = 48 * 1024 * 1024
 """Size up to which all columns of a part are in one file, in bytes before compression. ClickHouse's default of 10 MiB
 gives each insert of a second, and each of its merges, two files per column: creating and deleting those thousands of
 files took a quarter of ClickHouse's processor time on ext4."""

@@ -44,7 +44,7 @@ from headrace.streams.native.available import NOT_BUILT, SPEEDUPS
 
 log = logging.getLogger(__name__)
 
-_LINGER_WAITS = 10
+_LINGER_WAITS = 6
 """Waits for records in the linger of a batch."""
 _IDLE_S = 0.5
 """Longest pause between two reads, so that a long linger does not delay a stop."""

@@ -36,7 +36,7 @@ class SinkConfig:
     ``{"qwen3-4b": [0.1, 0.4]}``. They replace those in the table `prices`; without any, the table stays as it is."""
     currency: str = "USD"
     """Currency of the prices."""
-    linger_s: float = 0.5
+    linger_s: float = 0.3
     """Seconds that a record waits for others before its batch is cut; up to twenty times as long while thousands more
     records are waiting in Kafka."""
     pause_share: float = 1.0
