@@ -72,7 +72,7 @@ def test_the_statement_of_a_small_table() -> None:
         ")\n"
         "ENGINE = ReplacingMergeTree\n"
         "ORDER BY (`a`)\n"
-        "SETTINGS non_replicated_deduplication_window = 10000, min_bytes_for_wide_part = 268435456\n"
+        "SETTINGS non_replicated_deduplication_window = 10000, min_bytes_for_wide_part = 50331648\n"
         "COMMENT 'A row\\'s row.'"
     )
 
@@ -99,12 +99,12 @@ def test_a_table_with_a_column_of_another_type_cannot_be_changed_in_place() -> N
 
 
 def test_a_table_gets_the_size_of_compact_parts_unless_somebody_has_set_one() -> None:
-    wanted = "ALTER TABLE events MODIFY SETTING min_bytes_for_wide_part = 268435456"
+    wanted = "ALTER TABLE events MODIFY SETTING min_bytes_for_wide_part = 50331648"
     assert wanted in change_statements(EVENTS, PresentTable({}))
     own = compact_up_to_in("CREATE TABLE … SETTINGS index_granularity = 8192, min_bytes_for_wide_part = 1048576")
     assert own == 1048576
     assert wanted not in change_statements(EVENTS, PresentTable({}, compact_up_to_bytes=own))
-    assert compact_up_to_in(create_statement(EVENTS)) == 268435456
+    assert compact_up_to_in(create_statement(EVENTS)) == 50331648
 
 
 def test_rows_expire_and_are_partitioned_by_the_retention_of_their_topic() -> None:
