@@ -66,7 +66,7 @@ def list_(
 ) -> None:
     """List dead letters, one per line.
 
-    A line: name, time, original position, error, trajectory and event, state.
+    A line: name, time, original position, error, producer, trajectory and event, state.
     """
 
     from headrace.deploy.dead_letters.page import as_json as as_object

@@ -1,11 +1,12 @@
 """Formats dead letters as text: one per line, or a single one in full with the position of the error marked.
 
-0:17  2026-11-21 11:24:24.512  events[2]@7104  bad_json  01a1fdd9…222222 #3  repaired
+0:17  2026-11-21 11:24:24.512  events[2]@7104  bad_json  from /agents/shop  01a1fdd9…222222 #3  repaired
 """
 
 from typing import Any
 
 from headrace.deploy.tail.line import shortened, utc
+from headrace.schemas.envelope import SOURCE
 from headrace.schemas.safe_text import printable
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.dead_letters.queue import DeadLetterEntry
@@ -28,8 +29,10 @@ def row(entry: DeadLetterEntry, *, full: bool = False) -> str:
     number = entry.content.sequence
     about = printable((subject if full else shortened(subject)) + ("" if number is None else f" #{number}"))
     place = f"{dead.topic}[{dead.partition}]@{dead.offset}"
-    columns = (f"{entry.name:<6}", utc(dead.timestamp_ms), f"{place:<18}", f"{dead.error:<12}", about, state(entry))
-    return "  ".join(columns).rstrip()
+    source = entry.content.header(SOURCE)
+    producer = f"from {printable(source.decode(errors='replace'))}" if source else "from ?"
+    columns = (f"{entry.name:<6}", utc(dead.timestamp_ms), f"{place:<18}", f"{dead.error:<12}", producer, about)
+    return "  ".join((*columns, state(entry))).rstrip()
 
 
 def page(entry: DeadLetterEntry, *, full: bool = False) -> list[str]:

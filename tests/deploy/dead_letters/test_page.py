@@ -35,7 +35,10 @@ def repaired(record: StoredRecord = CUT) -> DeadLetterEntry:
 
 
 def test_a_row_has_the_position_the_error_and_the_state() -> None:
-    assert row(entry()) == ("0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      trajecto…g-name #2")
+    assert row(entry()) == (
+        "0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      from /test  trajecto…g-name #2"
+    )
+    assert "  from ?  " in row(entry(replace(CALL, headers=())))
     assert row(entry(), full=True).endswith("  trajectory-with-a-very-long-name #2")
     assert row(replace(repaired(), redriven=(REDRIVEN,))).endswith("  repaired, sent again")
 
