@@ -2,7 +2,7 @@
 
 import click
 
-from headrace.deploy.terminal import print_json, print_line
+from headrace.deploy.terminal import print_json, print_line, print_lines
 
 _BROKER = (
     click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
@@ -12,7 +12,7 @@ _BROKER = (
 
 @click.group("watch")
 def command() -> None:
-    """Alerts of the monitors about drift and reward hacks: list them, acknowledge them, try them out.
+    """Alerts about drift, reward hacks and the system: list them, acknowledge them, try the monitors out.
 
     \b
       headrace watch list
@@ -24,18 +24,18 @@ def command() -> None:
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that are resolved.")
 @click.option("--run", metavar="RUN", help="Only of this training run.")
-@click.option("--full", is_flag=True, help="Do not shorten ids; show all examples.")
+@click.option("--full", is_flag=True, help="Whole ids, all examples, what each means and what was measured.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line: the newest alert of each.")
 @_BROKER[0]
 @_BROKER[1]
 def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: str | None, data: str | None) -> None:
-    """List alerts of the monitors, one per line: open ones, or all.
+    """List alerts of the monitors and of the process oncall, one per line: open ones, or all.
 
-    A line: id, state, monitor, value, strength (it alarms from 1 on), since which version, run and agent, trajectories
-    that show it.
+    A line: id, state, monitor or condition, value, strength (it alarms from 1 on), since which version, run and agent,
+    its runbook (`headrace runbook NAME` says how to find the cause), trajectories that show it.
     """
     from headrace.deploy.watching.alerts import read_episodes
-    from headrace.deploy.watching.episodes import row
+    from headrace.deploy.watching.episodes import explanation, row
 
     known = read_episodes(_address(kafka, data))
     shown = [each for each in known if (everything or each.is_open) and run in (None, each.newest.run)]
@@ -44,6 +44,8 @@ def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: s
             print_json(each.newest.model_dump(mode="json") | {"acknowledged_by": list(each.acknowledged_by)})
         else:
             print_line(row(each, full=full))
+            if full:
+                print_lines(explanation(each))
     if not as_json:
         print_line(f"{len(shown)} alert{'' if len(shown) == 1 else 's'}", err=True)
 

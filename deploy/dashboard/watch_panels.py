@@ -30,7 +30,8 @@ WATCH_PANELS: tuple[Panel, ...] = (
                JSONExtract(details, 'value', 'Nullable(Float64)') AS value,
                JSONExtract(details, 'expected', 'Nullable(Float64)') AS expected,
                JSONExtract(details, 'limit', 'Nullable(Float64)') AS limit,
-               JSONExtractString(details, 'subject') AS subject, runbook, pauses, resumed_by,
+               JSONExtractString(details, 'subject') AS subject,
+               if(JSONHas(details, 'lane'), '', details) AS measured, runbook, pauses, resumed_by,
                since_version, toUnixTimestamp64Milli(since) AS since_ms,
                toUnixTimestamp64Milli(opened_at) AS opened_ms, toUnixTimestamp64Milli(changed_at) AS changed_ms,
                strength, examples, acknowledged_by

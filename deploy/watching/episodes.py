@@ -1,15 +1,19 @@
 """Episodes of the monitors, folded from the records of ``alerts``, as `headrace watch` prints and acknowledges them.
 
-0f3ebc7e  opened        talks     0.19, usually 0.05   1.08  since v64   search/wiki     t-4417 t-4418 …
+0f3ebc7e  opened  talks  0.19, usually 0.05  strength 1.1  since v64  r1/search/wiki  runbook reward-hack  t-4417 …
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
 MAX_EPISODES = 1000
 """Most episodes that are kept: the newest."""
+
+_IN_THE_ROW = ("value", "limit", "subject")
+"""Details of an alert of the process on call that its row or its message has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +109,18 @@ def row(status: EpisodeStatus, *, full: bool = False) -> str:
     id = episode.id if full else episode.id[:8]
     shown = episode.examples if full else episode.examples[:2]
     examples = " ".join(shown) + (" …" if len(shown) < len(episode.examples) else "")
-    parts = (id, state, episode.monitor, value, f"strength {episode.strength:.2g}", since, where, examples)
+    runbook = f"runbook {status.newest.runbook}" if status.newest.runbook else ""
+    parts = (id, state, episode.monitor, value, f"strength {episode.strength:.2g}", since, where, runbook, examples)
     return "  ".join(part for part in parts if part)
+
+
+def explanation(status: EpisodeStatus) -> list[str]:
+    """Returns what stands below the row of an episode: since when it lasts, its message, and, of a condition of the
+    process on call, what was measured beside the value: a topic, a partition, the commonest causes."""
+    began = datetime.fromtimestamp(status.episode.since_ms / 1000, UTC)
+    measured = {} if "lane" in status.newest.details else status.newest.details  # a monitor's details are its readings
+    return [
+        f"    since {began:%Y-%m-%d %H:%M:%S} UTC, {status.newest.severity}",
+        f"    {status.newest.message}",
+        *(f"    {name}: {value}" for name, value in measured.items() if name not in _IN_THE_ROW),
+    ]

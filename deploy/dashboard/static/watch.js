@@ -31,6 +31,13 @@ function sparkline(label, values, bound, boundAbout) {
 const place = (row) => [row.run && `run ${row.run}`, row.subject !== row.run && row.subject, row.agent && `agent ${row.agent}`, row.task_source && `source ${row.task_source}`, row.spec].filter(Boolean).join(" · ");
 const usual = (row) => (row.value == null ? "" : [minus(figure(row.value)), row.expected == null ? "" : `usually ${minus(figure(row.expected))}`, row.limit == null ? "" : `alarming from ${figure(row.limit)}`].filter(Boolean).join(", "));
 
+// What an alert of the process on call has measured beside its value: a partition, the commonest causes.
+function measured(row) {
+  const found = Object.entries(row.measured ? JSON.parse(row.measured) : {}).filter(([name]) => !["value", "limit", "subject"].includes(name));
+  if (!found.length) return [];
+  return [element("p", { className: "about measured" }, found.map(([name, value]) => `${name} ${typeof value === "number" ? figure(value) : value}`).join(" · "))];
+}
+
 function alertCard(row, readings) {
   const severity = element("span", { className: "severity" }, row.severity);
   severity.dataset.severity = row.severity;
@@ -38,7 +45,7 @@ function alertCard(row, readings) {
   const card = element("article", { className: "card alert", id: row.episode, tabIndex: -1 },
     element("h3", {}, severity, " ", words(row.monitor), element("span", { className: "reading" }, ` ${usual(row)}`)),
     element("p", { className: "about" }, place(row), ...since, ` · opened ${instant(row.opened_ms)} ${zone} · evidence ${figure(row.strength, 2)}, alarms from 1`),
-    element("p", {}, row.message.split(" Look at the examples")[0]));
+    element("p", {}, row.message.split(" Look at the examples")[0]), ...measured(row));
   if (row.runbook) card.append(element("p", {}, link(`/runbook/${encodeURIComponent(row.runbook)}`, "How to find the cause"), " ", element("code", {}, `headrace runbook ${row.runbook}`)));
   if (row.pauses) card.append(element("p", { className: "paused" }, "The trainer admits no trajectory of this task source until the alert is resolved, or somebody resumes admission."));
   else if (row.resumed_by.length) card.append(element("p", {}, `Admission was resumed by ${row.resumed_by.join(", ")}.`));

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.deploy.watching.episodes import NoEpisode, acknowledgement, episodes, named, row
+from headrace.deploy.watching.episodes import NoEpisode, acknowledgement, episodes, explanation, named, row
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
 
@@ -27,8 +27,16 @@ def alert(
         by=by,
         admission=admission,
     )
-    details = {"value": 0.1875, "expected": 0.05}
-    return Alert(run="r", source="watch", kind="monitor_talks", message="…", details=details, episode=episode)
+    details = {"lane": "attempt", "value": 0.1875, "expected": 0.05, "sd": 0.01}
+    return Alert(
+        run="r",
+        source="watch",
+        kind="monitor_talks",
+        message="More attempts talk.",
+        details=details,
+        episode=episode,
+        runbook="reward-hack",
+    )
 
 
 OPENED, ONGOING, SEEN, RESOLVED = (
@@ -93,10 +101,19 @@ def test_an_episode_is_named_by_the_beginning_of_its_id() -> None:
 def test_a_line_says_what_since_when_and_who_shows_it() -> None:
     (status,) = episodes([alert("0123456789", OPENED), alert("0123456789", SEEN, by="ada")])
     assert row(status) == (
-        "01234567  opened, seen by ada  talks  0.188, usually 0.05  strength 1.1  since v64  r/search/wiki  t-1 t-2 …"
+        "01234567  opened, seen by ada  talks  0.188, usually 0.05  strength 1.1  since v64  r/search/wiki  "
+        "runbook reward-hack  t-1 t-2 …"
     )
     about_a_group = status.newest.model_copy(update={"details": {"value": 400.0, "subject": "headrace-sink"}})
     (lag,) = episodes([about_a_group])
     assert "  400  strength 1.1  since v64  r/headrace-sink/search/wiki  " in row(lag)
     assert row(status, full=True).startswith("0123456789  ")
     assert row(status, full=True).endswith("t-1 t-2 t-3")
+
+
+def test_below_the_line_stand_since_when_the_message_and_what_was_measured() -> None:
+    (talks,) = episodes([alert("aaa", OPENED)])
+    assert explanation(talks) == ["    since 1970-01-01 00:00:00 UTC, warning", "    More attempts talk."]
+    measured = {"value": 400.0, "limit": 300.0, "subject": "headrace-sink", "topic": "events", "partition": 3}
+    (lag,) = episodes([talks.newest.model_copy(update={"details": measured, "message": "It is far behind."})])
+    assert explanation(lag)[1:] == ["    It is far behind.", "    topic: events", "    partition: 3"]
