@@ -57,7 +57,8 @@ def _chart(
     )
 
 
-_LEARNING, _DISTANCE, _SPEED = "Learning", "Distance from the sampling policies", "Speed"
+LEARNING, DISTANCE, SPEED = "Learning", "Distance from the sampling policies", "Speed"
+"""The sections of the page."""
 
 METRIC_CHARTS: tuple[Panel, ...] = (
     _chart(
@@ -66,7 +67,7 @@ METRIC_CHARTS: tuple[Panel, ...] = (
         {"rollout_reward_mean": "", "reward_mean": ""},
         "Mean reward of all rollouts since the previous step, and of the trajectories that are trained, in the reward "
         "spec's own unit. Groups without variance are only in the first.",
-        section=_LEARNING,
+        section=LEARNING,
         wide=True,
     ),
     _chart(
@@ -78,35 +79,35 @@ METRIC_CHARTS: tuple[Panel, ...] = (
             "zero_variance_all_equal": "all equal",
         },
         "Share of all complete groups that have no reward variance: they were sampled, but are not trained.",
-        section=_LEARNING,
+        section=LEARNING,
         unit=Unit.SHARE,
     ),
-    _chart("loss", "Loss", {"loss": ""}, section=_LEARNING),
-    _chart("entropy", "Entropy", {"entropy": ""}, section=_LEARNING),
-    _chart("grad_norm", "Gradient norm", {"grad_norm": ""}, section=_LEARNING),
-    _chart("learning_rate", "Learning rate", {"learning_rate": ""}, section=_LEARNING),
+    _chart("loss", "Loss", {"loss": ""}, section=LEARNING),
+    _chart("entropy", "Entropy", {"entropy": ""}, section=LEARNING),
+    _chart("grad_norm", "Gradient norm", {"grad_norm": ""}, section=LEARNING),
+    _chart("learning_rate", "Learning rate", {"learning_rate": ""}, section=LEARNING),
     _chart(
         "ratio",
         "Importance ratio",
         {"importance_ratio_max": "", "importance_ratio_mean": ""},
         "ρ = π / π_behaviour of a token: 1 on-policy.",
-        section=_DISTANCE,
+        section=DISTANCE,
     ),
-    _chart("ess", "Effective sample size", {"effective_sample_size": ""}, section=_DISTANCE, unit=Unit.SHARE),
+    _chart("ess", "Effective sample size", {"effective_sample_size": ""}, section=DISTANCE, unit=Unit.SHARE),
     _chart(
         "kl",
         "KL",
         {"kl_k1": "", "kl_k3": "", "kl_reference": ""},
         "From the sampling policies (k1 and k3), and from the reference policy if it is penalised.",
-        section=_DISTANCE,
+        section=DISTANCE,
     ),
-    _chart("mismatch", "Trainer against engine", {"mismatch_kl": ""}, section=_DISTANCE),
+    _chart("mismatch", "Trainer against engine", {"mismatch_kl": ""}, section=DISTANCE),
     _chart(
         "clipped",
         "Clipped and truncated tokens",
         {"clip_fraction_low": "", "clip_fraction_high": "", "correction_truncated": ""},
         "Share of the kept tokens that the loss clips or its correction truncates.",
-        section=_DISTANCE,
+        section=DISTANCE,
         unit=Unit.SHARE,
     ),
     _chart(
@@ -114,7 +115,7 @@ METRIC_CHARTS: tuple[Panel, ...] = (
         "Staleness",
         {"staleness_max": "", "staleness_p95": "", "staleness_p50": ""},
         "Versions between sampling and training, over tokens.",
-        section=_DISTANCE,
+        section=DISTANCE,
         unit=Unit.COUNT,
     ),
     _chart(
@@ -132,7 +133,7 @@ METRIC_CHARTS: tuple[Panel, ...] = (
         "Trained tokens by age: how many versions ago they were sampled.",
         form=Form.BARS,
         unit=Unit.TOKENS,
-        section=_DISTANCE,
+        section=DISTANCE,
         wide=True,
     ),
     _chart(
@@ -148,16 +149,16 @@ METRIC_CHARTS: tuple[Panel, ...] = (
         "Waiting for groups, resolving them, training; saving and publishing are those of the previous version.",
         form=Form.BARS,
         unit=Unit.SECONDS,
-        section=_SPEED,
+        section=SPEED,
         wide=True,
     ),
-    _chart("speed", "Tokens per second of training", {"tokens_per_second": ""}, section=_SPEED, unit=Unit.TOKENS),
+    _chart("speed", "Tokens per second of training", {"tokens_per_second": ""}, section=SPEED, unit=Unit.TOKENS),
     _chart(
         "tokens",
         "Tokens per step",
         {"tokens_read": "", "tokens_trained": ""},
         "All tokens of the batch, and the sampled tokens among them.",
-        section=_SPEED,
+        section=SPEED,
         unit=Unit.TOKENS,
     ),
 )

@@ -1,15 +1,27 @@
-"""What ClickHouse has about a policy version: trajectories that it sampled, and those on which it was trained."""
+"""What ClickHouse has about a policy version: the step that made it, trajectories that it sampled, and those on which
+it was trained.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.dashboard.group_rows import fates, latest_rewards
+from headrace.deploy.dashboard.panel import Form
 from headrace.deploy.dashboard.row_dicts import RowDict, rows
+from headrace.deploy.dashboard.trainer_panels import DISTANCE, LEARNING, METRIC_CHARTS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 MAX_LISTED = 500
 """Most trajectories in each list, those with the largest rewards first."""
+
+MEASURES = {
+    axis.column.removeprefix("metrics."): panel.heading if len(panel.values) == 1 else f"{panel.heading}: {axis.label}"
+    for panel in METRIC_CHARTS
+    if panel.section in (LEARNING, DISTANCE) and panel.form is Form.LINE
+    for axis in panel.values
+}
+"""Metrics of the step that made a version, with their labels: those of the trainer's page about learning."""
 
 # An empty run means all runs, as in the panels.
 _OF_RUN = "({run:String} = '' OR run = {run:String})"
@@ -28,6 +40,11 @@ _TRAINED = f"""
     FROM step_members AS member WHERE {_OF_RUN} AND version = {{version:UInt32}}
     GROUP BY trajectory_id, group_id, run ORDER BY group_id, trajectory_id LIMIT {MAX_LISTED}
 """
+_STEPS = """
+    SELECT version, step, toUnixTimestamp64Milli(time) AS ms, groups, trajectories, metrics FROM steps
+    WHERE run = {run:String} AND version <= {version:UInt32} AND version + 1 >= {version:UInt32}
+    ORDER BY version DESC, time DESC LIMIT 1 BY version
+"""
 _SOURCES = """
     SELECT trajectory_id, task_source, evaluation FROM trajectories WHERE trajectory_id IN {ids:Array(String)}
     ORDER BY trajectory_id LIMIT 1 BY trajectory_id
@@ -35,8 +52,8 @@ _SOURCES = """
 
 
 def read_version(client: "Client", run: str, version: int) -> dict[str, Any]:
-    """Query the trajectories of ``version`` of ``run``; of all runs if that is empty. Raises the client's
-    ``ClickHouseError``.
+    """Query the trajectories of ``version`` of ``run``, and its step; of all runs, without the step, if that is empty.
+    Raises the client's ``ClickHouseError``.
     """
     sampled = rows(client, _SAMPLED, run=run, version=version)
     trained = rows(client, _TRAINED, run=run, version=version)
@@ -49,6 +66,7 @@ def read_version(client: "Client", run: str, version: int) -> dict[str, Any]:
     return {
         "run": run,
         "version": version,
+        "step": _step({each["version"]: each for each in rows(client, _STEPS, run=run, version=version)}, version),
         "sampled": [_row(each, labels, found.get(each["trajectory_id"], {})) for each in sampled],
         "sampled_of": sampled[0]["of"] if sampled else 0,
         "trained": [
@@ -56,6 +74,21 @@ def read_version(client: "Client", run: str, version: int) -> dict[str, Any]:
             for each in trained
         ],
         "trained_of": trained[0]["of"] if trained else 0,
+    }
+
+
+def _step(steps: dict[int, RowDict], version: int) -> RowDict | None:
+    """Returns the step that made ``version``, with its measures beside those of the step before, if there is one."""
+    if (made := steps.get(version)) is None:
+        return None
+    now, before = made["metrics"], steps.get(version - 1, {}).get("metrics", {})
+    return {
+        **{name: made[name] for name in ("step", "ms", "groups", "trajectories")},
+        "measures": [
+            {"label": label, "value": now[name], "before": before.get(name)}
+            for name, label in MEASURES.items()
+            if name in now
+        ],
     }
 
 

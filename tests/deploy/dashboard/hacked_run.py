@@ -27,6 +27,8 @@ from headrace.schemas.records.weights import Manifest, Tokenizer, Weights
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import MODELS, TOPICS
 from headrace.streams.drive import drive
+from headrace.streams.oncall.alarms import opened
+from headrace.streams.oncall.conditions import LAG, Found
 from headrace.streams.topology import TOPOLOGY
 from headrace.trainer.weights.publish import manifest_bytes
 from headrace.trainer.weights.published import manifest_path, tokenizer_path
@@ -164,6 +166,8 @@ def log_of_run() -> StoredLog:
         over = Episode(id="over", monitor="talks", state=state, agent="fixer", since_ms=1, examples=["v0-shoes-0-0"])
         alert = Alert(run=RUN, source="watch", kind="monitor_talks", message=f"It is {state}.", episode=over)
         log.add("alerts", RUN, alert, id=derived_id("over", number))
+    behind = Found("headrace-sink", 400.0, details={"topic": "events", "partition": 3, "records": 5120})
+    log.add("alerts", "lag", opened(LAG, behind, 300.0, NOW_MS - 60_000), id=derived_id("lag"))
     for version in (1, 2):
         _add_step(log, version, written["training"])
     return log
@@ -196,7 +200,7 @@ def _add_step(log: StoredLog, version: int, training: list[Record]) -> None:
         groups=trained,
         config_sha256="c",
         data_sha256="d",
-        metrics={"loss": 0.1},
+        metrics={"loss": 0.1 * version, "grad_norm": 1.5},
     )
     log.add("steps", RUN, step, id=derived_id("step", version))
 

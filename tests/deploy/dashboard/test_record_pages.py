@@ -108,8 +108,20 @@ def test_a_version_lists_what_it_sampled_and_what_made_it(planted: str) -> None:
     assert {each["fate"] for each in version["sampled"]} == {"trained"}
     assert {each["group_id"] for each in version["trained"]} == {"g-0-0"}
     assert all(each["step"] == 1 and each["reward"] is not None for each in version["trained"])
-    assert read(f"{planted}/api/version?run=nope&version=1")["sampled"] == []
+    nobody = read(f"{planted}/api/version?run=nope&version=1")
+    assert (nobody["sampled"], nobody["step"]) == ([], None)
     assert "whole number" in read(f"{planted}/api/version?version=-1", 400)["problem"]
+
+
+def test_a_version_has_the_measures_of_its_step_beside_those_of_the_step_before(planted: str) -> None:
+    step = read(f"{planted}/api/version?run={RUN}&version=2")["step"]
+    assert (step["step"], step["trajectories"]) == (2, 40)
+    assert step["measures"] == [
+        {"label": "Loss", "value": pytest.approx(0.2), "before": pytest.approx(0.1)},
+        {"label": "Gradient norm", "value": 1.5, "before": 1.5},
+    ]
+    assert read(f"{planted}/api/version?run={RUN}&version=1")["step"]["measures"][0]["before"] is None
+    assert read(f"{planted}/api/version?run={RUN}&version=0")["step"] is None
 
 
 def test_without_an_object_store_ids_are_shown_with_the_setting(planted: str, clickhouse_reader: str) -> None:
@@ -166,6 +178,20 @@ def test_from_an_alert_to_the_guilty_turn_in_three_clicks(planted: str) -> None:
 
 @pytest.mark.browser
 @needs_chromium
+def test_an_alert_of_the_process_on_call_has_what_was_measured_and_its_runbook(planted: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{planted}/watch")
+        alarm = page.locator("article.alert", has_text="headrace-sink").first
+        alarm.wait_for()
+        assert alarm.locator(".measured").inner_text() == "topic events · partition 3 · records 5,120"
+        assert complaints == []
+        alarm.locator("a", has_text="How to find the cause").click()
+        page.wait_for_url("**/runbook/lag")  # plain text, for which the browser looks for an icon
+        assert "A consumer group is behind" in page.locator("body").inner_text()
+
+
+@pytest.mark.browser
+@needs_chromium
 def test_from_a_point_of_a_chart_to_the_text_in_two_clicks(planted: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{planted}/?run={RUN}")
@@ -218,6 +244,17 @@ def test_the_group_and_the_versions_are_a_click_away(planted: str) -> None:
         assert page.locator("#trained th[aria-sort=descending]").inner_text().startswith("Group")
         page.locator("#trained tbody a").first.click()
         page.wait_for_selector("#pieces .sampled")
+        page.go_back()
+        assert "Gradient norm" in page.locator("#made table").inner_text()
+        page.click("#about >> text=lowest reward first")
+        page.wait_for_selector("#trajectories tbody tr")
+        rewards = page.locator("#trajectories tbody tr td:nth-child(4)").all_inner_texts()
+        scored = [float(text) for text in rewards if text != "–"]
+        assert scored == sorted(scored)
+        assert len(scored) > 10
+        page.go_back()
+        page.click("#about >> text=Compare v0 to v1 with v2 to v6")
+        page.wait_for_selector("#rewards tbody tr")
         assert complaints == []
 
 
