@@ -115,7 +115,7 @@ def test_every_snippet_is_run_by_a_test() -> None:
     run_by_test_consumers = {"kcat-headers", "kcat-rewards"}
     run_by_tests_of_examples = {"typescript", "curl-session"}
     run_by_tests_of_clients = {"claude-agent-sdk"}
-    run_by_test_archiver = {"duckdb"}
+    run_by_test_archiver = {"duckdb", "archive-pandas"}
     found = [block for page in PAGES for block in CODE.finditer(page.read_text()) if block["language"] != "mermaid"]
     assert sorted(block["name"] or block["text"] for block in found) == sorted(
         run_here

@@ -145,10 +145,14 @@ async def test_every_committed_record_is_archived_once_also_by_a_second_process(
 
 
 @pytest.mark.kafka
-async def test_the_pages_query_for_duckdb_counts_rewards_by_version(kafka: str, tmp_path: Path) -> None:
+async def test_the_pages_query_for_duckdb_and_its_lines_for_pandas_count_rewards_by_version(
+    kafka: str, tmp_path: Path
+) -> None:
     page = PAGE.read_text()
     query = re.search(r"```sql duckdb\n(.*?)```", page, re.S)
+    lines = re.search(r"```python archive-pandas\n(.*?)```", page, re.S)
     assert query
+    assert lines
     async with archiver(kafka, tmp_path, [0.0], file_records=1, topics=(REWARDS.name,)) as one:
         async with open_producer(kafka) as producer:
             for number, version in enumerate(["search@1", "search@2", "search@2"]):
@@ -157,15 +161,19 @@ async def test_the_pages_query_for_duckdb_counts_rewards_by_version(kafka: str, 
         await one.turn()
     # In a process of its own: DuckDB and the embedded ClickHouse bring copies of the same libraries.
     program = "import duckdb, json, sys; print(json.dumps(sorted(duckdb.connect().execute(sys.argv[1]).fetchall())))"
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", program, query[1]],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == [["search@1", 1], ["search@2", 2]]
+    duckdb, pandas_ = [
+        await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for arguments in ((program, query[1]), (lines[1],))
+    ]
+    assert json.loads(duckdb.stdout) == [["search@1", 1], ["search@2", 2]]
+    assert pandas_.stdout.split()[:5] == ["reward_version", "search@1", "1", "search@2", "2"]
 
 
 @pytest.mark.kafka
