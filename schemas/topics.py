@@ -156,6 +156,15 @@ MODELS: dict[str, type[Record]] = {model.TYPE: model for topic in TOPICS for mod
 """Every type on the wire by its CloudEvents name."""
 
 
+TRAINER_GROUPS = "headrace-trainer-"
+"""How the names of trainers' consumer groups begin."""
+
+
+def trainer_group(run: str) -> str:
+    """Returns the consumer group with which the trainer of ``run`` commits what it has decided of ``training``."""
+    return f"{TRAINER_GROUPS}{run}"
+
+
 def topic_named(name: str, topics: Iterable[Topic] = TOPICS) -> Topic:
     """Return the topic ``name``; raise a ``KeyError`` that lists the known names if there is none."""
     by_name = {topic.name: topic for topic in topics}

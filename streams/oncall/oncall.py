@@ -11,7 +11,7 @@ episodes are folded from ``alerts``, the ledger's fold is kept in the cache.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.records.alert import Alert
-from headrace.schemas.topics import ALERTS
+from headrace.schemas.topics import ALERTS, TRAINER_GROUPS, trainer_group
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.lag import ConsumerLag, LagMeter
 from headrace.streams.ledger.kept import kept_ledger
@@ -130,6 +130,13 @@ def lag_by_group(lags: Sequence[ConsumerLag]) -> list[Found]:
     ]
 
 
+def lags_that_count(lags: Sequence[Found], unfinished: Iterable[str]) -> list[Found]:
+    """Returns ``lags`` without the groups of trainers whose run is not one of ``unfinished``: what a finished run has
+    not trained waits for ever."""
+    going = {trainer_group(run) for run in unfinished}
+    return [each for each in lags if each.subject in going or not each.subject.startswith(TRAINER_GROUPS)]
+
+
 def contradictions(ledger: Ledger) -> list[Found]:
     """Returns what is wrong with the ledger, if anything is."""
     if ledger.adds_up:
@@ -204,7 +211,7 @@ async def _round(
         conditions.SDK_DROPS.name: recent.sdk_drops(now),
     }
     if lags is not None:
-        values[conditions.LAG.name] = lags
+        values[conditions.LAG.name] = lags_that_count(lags, recent.unfinished)
     if checked.ledger is not None:
         values[conditions.LEDGER_MISMATCH.name] = contradictions(checked.ledger)
         values[conditions.LOST_FEEDBACK.name] = recent.lost_feedback(now, checked.known)

@@ -111,6 +111,11 @@ class Recent:
                 self._monitors.popitem(last=False)
 
     @property
+    def unfinished(self) -> list[str]:
+        """Runs that have begun and are not finished, of those that must continue."""
+        return [run for run, (_, groups) in self._budgets.items() if groups]
+
+    @property
     def open_monitors(self) -> Counter[str]:
         """Open alerts by monitor."""
         return Counter(self._monitors.values())
@@ -161,8 +166,7 @@ class Recent:
         return self._ages(now_ms, {run: max(at, self._rollouts.get(run, 0)) for run, at in granted.items()})
 
     def _ages(self, now_ms: int, newest: Mapping[str, int]) -> list[Found]:
-        unfinished = [run for run, (_, groups) in self._budgets.items() if groups]
-        return [Found(run, max(0, now_ms - newest[run]) / 1000, run) for run in unfinished]
+        return [Found(run, max(0, now_ms - newest[run]) / 1000, run) for run in self.unfinished]
 
 
 def _text(encoded: str) -> str:

@@ -24,7 +24,7 @@ from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, 
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import partitions_of, read_to_end
 from headrace.schemas.records.weights import Weights
-from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, topic_named
+from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, topic_named, trainer_group
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
 from headrace.trainer.retries.broker import broker_errors
@@ -154,7 +154,7 @@ class Announcer:
                     await self._require_claim()  # before a successor is fenced
                 producer = await start_fenced_producer(
                     self._bootstrap,
-                    _group(self._run),
+                    trainer_group(self._run),
                     timeout_ms=round(self._answer_s * 2000),
                     request_timeout_ms=round(self._answer_s * 1000),
                     stop_s=_STOP_S,
@@ -205,7 +205,7 @@ class Announcer:
 
     async def _first_commit(self) -> OffsetAndMetadata:
         place = TopicPartition(TRAINING.name, 0)
-        return (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
+        return (await committed_offsets(self._bootstrap, trainer_group(self._run), [place]))[place]
 
     async def _mark(
         self, transaction: Transaction, position: PublishedPosition | None, offsets: Mapping[int, int]
@@ -215,11 +215,7 @@ class Announcer:
             TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
             for partition, offset in offsets.items()
         }
-        await transaction.commit_offsets(places, _group(self._run))
-
-
-def _group(run: str) -> str:
-    return f"headrace-trainer-{run}"
+        await transaction.commit_offsets(places, trainer_group(self._run))
 
 
 def _trust_all(weights: Weights) -> bool:
@@ -239,7 +235,7 @@ async def newest_published(
     with broker_errors(bootstrap, "read what was announced"):
         async with open_consumer(bootstrap) as consumer:
             partitions = await partitions_of(consumer, TRAINING)
-        commits = await committed_offsets(bootstrap, _group(run), partitions)
+        commits = await committed_offsets(bootstrap, trainer_group(run), partitions)
         marked = max(
             (position for each in commits.values() if (position := _read_mark(each.metadata).position)), default=None
         )

@@ -7,6 +7,7 @@ from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.step import Budget
 from headrace.streams.oncall.conditions import Found
+from headrace.streams.oncall.oncall import lags_that_count
 from headrace.streams.oncall.recent import FEEDBACK_WAIT_MS, MOST, Recent
 
 MINUTE = 60_000
@@ -119,3 +120,13 @@ def test_memory_is_bounded() -> None:
         fold.add_sdk_stats(f"/{number}", SdkStatsReported(dropped={"queue_full": 1}), 0, follows=True)
     assert fold.lost_feedback(FEEDBACK_WAIT_MS, ())[0].value == MOST
     assert len(fold.sdk_drops(0)) <= MOST
+
+
+def test_a_trainer_is_behind_only_while_its_run_must_continue() -> None:
+    """A finished run leaves groups that nobody trains any more, so its trainer's group is behind for ever."""
+    fold = Recent(("r",), window_s=600)
+    behind = [Found("headrace-trainer-r", 400.0), Found("headrace-trainer-former", 400.0), Found("sink", 400.0)]
+    fold.add_budget(budget("r"), 0)
+    assert [each.subject for each in lags_that_count(behind, fold.unfinished)] == ["headrace-trainer-r", "sink"]
+    fold.add_budget(budget("r", groups=0), MINUTE)
+    assert [each.subject for each in lags_that_count(behind, fold.unfinished)] == ["sink"]
