@@ -55,7 +55,6 @@ ONCALL = Process(
     run=_run,
     settings=("kafka",),
     needs=("kafka",),
-    wanted=lambda settings: bool(settings.options.get("oncall") or settings.options.get("notify")),
     metrics=True,
     configuration="headrace.streams.oncall.oncall:OnCallConfig",
     configure=oncall_config,

@@ -17,19 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from headrace.schemas.ids import derived_id
 from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.records.alert import Alert
-from headrace.schemas.topics import ALERTS, TRAINER_GROUPS, trainer_group
+from headrace.schemas.topics import ALERTS, TRAINER_GROUPS, Topic, trainer_group
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.lag import ConsumerLag, LagMeter
 from headrace.streams.ledger.kept import kept_ledger
-from headrace.streams.ledger.ledger import Ledger, LedgerReader, cut_topics
+from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, Ledger, LedgerReader, cut_topics
 from headrace.streams.oncall import conditions
 from headrace.streams.oncall.alarms import Alarms
 from headrace.streams.oncall.conditions import Found, Limits
@@ -165,6 +167,7 @@ async def run_oncall(
     alarms, lags = Alarms(config.limits), _Lags(measured, config.ignore_groups)
     async with (
         open_consumer(config.bootstrap) as consumer,
+        open_consumer(config.bootstrap) as unassigned,
         open_producer(config.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer,
     ):
         tail = Tail(consumer, recent, alarms, window_s=config.limits.window_s)
@@ -173,7 +176,7 @@ async def run_oncall(
         meter = LagMeter(config.bootstrap)
         beside = [
             asyncio.create_task(meter.run(interval_s=config.every_s, stop=stop, write=lags.write)),
-            asyncio.create_task(_check_ledger(config, checked, measured, stop)),
+            asyncio.create_task(_check_ledger(config, unassigned, checked, measured, stop)),
         ]
         try:
             ready()
@@ -228,20 +231,33 @@ async def _round(
         logger.warning("%s", alert.message)
 
 
-async def _check_ledger(config: OnCallConfig, checked: _Checked, measured: Measured, stop: asyncio.Event) -> None:
-    """Keep the newest ledger in ``checked``, until ``stop`` is set."""
+async def _check_ledger(
+    config: OnCallConfig, consumer: ReportingConsumer, checked: _Checked, measured: Measured, stop: asyncio.Event
+) -> None:
+    """Keep the newest ledger in ``checked``, until ``stop`` is set. Its topics are read only if one has grown: their
+    ends come from ``consumer``, which has no assignment, while a reading opens a consumer for each."""
     reader: LedgerReader | None = None
+    read: dict[TopicPartition, int] | None = None
     while not stop.is_set():
         try:
+            ends = await _ends(consumer, TOPICS_AGAINST_THE_STREAM)
             if reader is None:
                 reader = await kept_ledger(config.bootstrap, config.cache)
-            await reader.catch_up()
-            checked.ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
-            checked.known = reader.tally.accounts
+            if ends != read:
+                await reader.catch_up()
+                checked.ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
+                checked.known = reader.tally.accounts
+                read = ends
             measured.at_s["ledger"] = time.monotonic()
         except (KafkaError, LookupError, OSError) as error:
             logger.warning("the ledger could not be checked: %s", error or type(error).__name__)
         await _pause(stop, config.ledger_every_s)
+
+
+async def _ends(consumer: ReportingConsumer, topics: Iterable[Topic]) -> dict[TopicPartition, int]:
+    places = [place for topic in topics for place in await partitions_of(consumer, topic)]
+    ends: dict[TopicPartition, int] = await consumer.end_offsets(places)
+    return ends
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:

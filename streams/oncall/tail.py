@@ -3,7 +3,8 @@
     alerts, budget    from the start            steps, observations   the last 100 records of a partition
     dead-letters, sdk-stats, feedback           what the window covers
 
-Only the newest observations of a batch are decoded: they say when a rollout arrived, not what it did.
+Only the newest observations of a batch are decoded: they say when a rollout arrived, not what it did. Between two reads
+nothing is fetched: all partitions are paused, and a read resumes those that have grown.
 """
 
 import logging
@@ -35,6 +36,8 @@ LAST = 100
 """Records of a partition of ``NEWEST`` that are read at the start."""
 MOST_BATCHES = 100
 """Most batches of 1,000 records that are read before the next measurement."""
+MOST_EMPTY = 4
+"""Most empty batches, each after half a second, after which a read ends: an open transaction hides what follows it."""
 DECODED = 50
 """Newest observations of a batch that are decoded."""
 
@@ -70,18 +73,29 @@ class Tail:
         while (positions := await self._positions()) and any(at < ends[place] for place, at in positions.items()):
             stall.moved_to(positions)
             self._fold(await next_records(self._consumer, self._places, AT_ONCE), follows=False)
+        self._consumer.pause(*self._places)
 
     async def read(self) -> None:
-        """Fold what has arrived since; of ``NEWEST`` only the last records, however many there are."""
-        newest = [place for place in self._places if any(place.topic == topic.name for topic in NEWEST)]
-        for place, end in (await self._consumer.end_offsets(newest)).items():
-            if await self._consumer.position(place) < end - LAST:
-                self._consumer.seek(place, end - LAST)
-        for _ in range(MOST_BATCHES):
-            batches = await self._consumer.getmany(timeout_ms=200, max_records=AT_ONCE)
-            if not batches:
-                return
-            self._fold(batches, follows=True)
+        """Fold what has arrived since; of ``NEWEST`` only the last records, however many there are. Raises aiokafka's
+        errors if the broker does not answer."""
+        ends = await self._consumer.end_offsets(self._places)
+        grown = [place for place in self._places if await self._consumer.position(place) != ends[place]]
+        for place in grown:
+            if any(place.topic == topic.name for topic in NEWEST):
+                self._consumer.seek(place, max(await self._consumer.position(place), ends[place] - LAST))
+        if not grown:
+            return
+        self._consumer.resume(*grown)
+        try:
+            empty = 0
+            for _ in range(MOST_BATCHES):
+                batches = await next_records(self._consumer, grown, AT_ONCE)
+                self._fold(batches, follows=True)
+                empty = 0 if batches else empty + 1
+                if empty == MOST_EMPTY or all([await self._consumer.position(each) >= ends[each] for each in grown]):
+                    return
+        finally:
+            self._consumer.pause(*self._places)
 
     async def _positions(self) -> dict[TopicPartition, int]:
         return {place: await self._consumer.position(place) for place in self._places}

@@ -62,7 +62,7 @@ def test_every_arrow_of_the_readmes_picture_is_declared() -> None:
     around = {node.name: node for node in nodes()}
     declared: dict[str, Processor[Rules] | Node] = {processor.name: processor for processor in TOPOLOGY} | around
     arrows = re.findall(r'data-from="(\w+)" data-to="(\w+)" data-(topic|does)="([^"]+)"', CIRCLE.read_text())
-    assert len(arrows) == 11
+    assert len(arrows) == 12
     for source, target, kind, label in arrows:
         if kind == "topic":
             topic = topic_named(label)
@@ -73,4 +73,4 @@ def test_every_arrow_of_the_readmes_picture_is_declared() -> None:
     assert set(around["sink"].reads) == set(STORED_TOPICS)
     drawn = set(re.findall(r'data-part="(\w+)"', CIRCLE.read_text()))
     assert {"assemble", "score", "group"} <= drawn
-    assert around.keys() - drawn == {"archive", "notify", "oncall", "otlp", "traces"}
+    assert around.keys() - drawn == {"archive", "notify", "otlp", "traces"}

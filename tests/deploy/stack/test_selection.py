@@ -21,10 +21,9 @@ def started(settings: Settings, *without: str) -> tuple[str, ...]:
 
 
 def test_all_parts_are_started_by_default_except_those_that_need_a_collector_or_options(settings: Settings) -> None:
-    assert set(NAMES) - set(started(settings)) == {"traces", "archive", "oncall", "notify"}
+    assert set(NAMES) - set(started(settings)) == {"traces", "archive", "notify"}
     assert set(NAMES) - set(started(settings.model_copy(update={"otlp": "http://collector:4318"}))) == {
         "archive",
-        "oncall",
         "notify",
     }
 
@@ -41,8 +40,13 @@ def test_every_part_with_metrics_has_a_metrics_port_of_its_own(settings: Setting
 
 def test_analytics_needs_no_engine_and_no_trainer(settings: Settings) -> None:
     assert started(settings, "vllm", "trainer", "follower") == (
-        "kafka", "clickhouse", "assemble", "workers", "sink", "dashboard",
+        "kafka", "clickhouse", "assemble", "workers", "sink", "oncall", "dashboard",
     )  # fmt: skip
+
+
+def test_the_ledger_is_checked_in_every_stack_unless_oncall_is_left_out(settings: Settings) -> None:
+    assert "oncall" in started(settings)
+    assert "oncall" not in started(settings, "oncall")
 
 
 def test_an_address_replaces_a_part(settings: Settings) -> None:

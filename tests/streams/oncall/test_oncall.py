@@ -13,7 +13,7 @@ from headrace.schemas.records.alert import Alert, EpisodeState, Severity
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
-from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, TOPICS
 from headrace.schemas.wire import Message, decode, record_message
 from headrace.streams.lag import ConsumerLag
 from headrace.streams.oncall.conditions import Limits
@@ -73,8 +73,8 @@ class Running:
         await self.task
 
 
-async def write_dead_letter(kafka: str, offset: int) -> None:
-    broken = letter("events", DeadLetterError.BAD_JSON).model_copy(update={"offset": offset})
+async def write_dead_letter(kafka: str, offset: int, topic: str = "events") -> None:
+    broken = letter(topic, DeadLetterError.BAD_JSON).model_copy(update={"offset": offset})
     message: Message = record_message(
         broken, id=f"dead-{offset}", key="events:0", source="/t", time_ms=1_700_000_000_000, subject="events"
     )
@@ -109,21 +109,22 @@ async def test_a_second_process_takes_over_and_an_episode_is_reported_once(kafka
     known = len(await alerts_of(kafka, "oncall_dead_letters"))
     first = await Running(kafka).ready()
     second = await Running(kafka).ready()
-    await write_dead_letter(kafka, 2)
+    # The first notices with the next alert that it wants to write, unless it reads the second's alert before.
+    topics = [topic.name for topic in TOPICS]
+    for written, topic in enumerate(topics, start=1):
+        await write_dead_letter(kafka, written + 1, topic)
 
-    async def told() -> bool:
-        return len(await alerts_of(kafka, "oncall_dead_letters")) > known
+        async def told(written: int = written) -> bool:
+            return len(await alerts_of(kafka, "oncall_dead_letters")) >= known + written
 
-    await until(told)
-
-    async def is_fenced() -> bool:
-        return first.task.done()
-
-    await until(is_fenced)
+        await until(told)
+        if first.task.done():
+            break
     with pytest.raises(OperatorError, match="another process oncall has taken over"):
         await first.end()
     await second.end()
-    assert len(await alerts_of(kafka, "oncall_dead_letters")) == known + 1
+    alerts = (await alerts_of(kafka, "oncall_dead_letters"))[known:]
+    assert [each.details["subject"] for each in alerts] == topics[:written], "each once"
 
 
 @pytest.mark.kafka
