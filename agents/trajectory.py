@@ -169,15 +169,25 @@ class Trajectory:
         }
         self._note(ModelCalled, fields, place)
 
-    def tool(self, name: str, arguments: dict[str, Any] | None = None, *, call_id: str | None = None) -> "ToolCall":
-        """Record a call of the tool ``name``: use it in a ``with`` around the call and set ``.result`` inside."""
+    def tool(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        call_id: str | None = None,
+        thinking_tokens: int | None = None,
+    ) -> "ToolCall":
+        """Record a call of the tool ``name``: use it in a ``with`` around the call and set ``.result`` inside.
+
+        ``thinking_tokens``: tokens that the model sampled before the call as thinking about it, if they are known.
+        """
         if call_id is None:
             unique = f"c{next(self._calls)}"
         elif is_plain(call_id):
             unique = call_id
         else:
             unique = _identified(self._sender, call_id, "call_id") or f"c{next(self._calls)}"
-        return ToolCall(self, name, {} if arguments is None else arguments, unique)
+        return ToolCall(self, name, {} if arguments is None else arguments, unique, thinking_tokens)
 
     def pruned(self, pruned_ids: Sequence[str], tokens_before: int, tokens_after: int, **extra: Any) -> None:
         """Record that pieces of the context were removed."""
@@ -331,9 +341,26 @@ class ContinuedTrajectory(Trajectory):
 class ToolCall:
     """A tool call. A ``with`` block records the call and its return; an exception is recorded and propagates."""
 
-    __slots__ = ("_error_class", "_started", "_trajectory", "arguments", "call_id", "result", "stream", "tool")
+    __slots__ = (
+        "_error_class",
+        "_started",
+        "_thinking_tokens",
+        "_trajectory",
+        "arguments",
+        "call_id",
+        "result",
+        "stream",
+        "tool",
+    )
 
-    def __init__(self, trajectory: Trajectory, tool: str, arguments: dict[str, Any], call_id: str) -> None:
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        tool: str,
+        arguments: dict[str, Any],
+        call_id: str,
+        thinking_tokens: int | None = None,
+    ) -> None:
         self.tool = tool
         self.arguments = arguments
         self.call_id = call_id
@@ -342,6 +369,7 @@ class ToolCall:
         self.stream: dict[str, Any] | None = None
         """For a result that was produced item by item: fields of :class:`headrace.schemas.events.Streamed`."""
         self._trajectory = trajectory
+        self._thinking_tokens = thinking_tokens
         self._error_class: ToolErrorClass | str | None = None
         self._started = 0.0
 
@@ -360,7 +388,10 @@ class ToolCall:
     def __enter__(self) -> Self:
         trajectory = self._trajectory
         arguments = snapshot(self.arguments, trajectory._items)
-        trajectory._note(ToolCalled, {"call_id": self.call_id, "tool": self.tool, "arguments": arguments})
+        called = {"call_id": self.call_id, "tool": self.tool, "arguments": arguments}
+        if self._thinking_tokens is not None:
+            called["thinking_tokens"] = self._thinking_tokens
+        trajectory._note(ToolCalled, called)
         self._started = perf_counter()
         return self
 

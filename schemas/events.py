@@ -363,6 +363,9 @@ class ToolCalled(AgentRecord):
     """Name of the tool."""
     arguments: dict[str, Any] = {}
     """Parsed arguments; ``{"raw": …}`` if the model's text could not be parsed."""
+    thinking_tokens: Count | None = None
+    """Tokens that the model sampled before this call as thinking about it; ``None``: not distinguished from the
+    call."""
 
 
 class ToolReturned(AgentRecord):

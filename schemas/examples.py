@@ -98,7 +98,9 @@ _FACTS: tuple[Record, ...] = (
     _STARTED,
     events.SubagentStarted(name="reader", sub_trajectory_id=HELPER),
     events.SubagentFinished(name="reader", sub_trajectory_id=HELPER, steps=4),
-    events.ToolCalled(call_id="call-1", tool="search_corpus", arguments={"query": "where does ada work"}),
+    events.ToolCalled(
+        call_id="call-1", tool="search_corpus", arguments={"query": "where does ada work"}, thinking_tokens=12
+    ),
     events.ToolReturned(
         call_id="call-1",
         tool="search_corpus",

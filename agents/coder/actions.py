@@ -59,7 +59,8 @@ class Malformed:
 
 def parse(sampled: Sequence[int]) -> Action | Malformed:
     """Parse ``sampled`` tokens. Never raises: a policy may sample any ids."""
-    text = _without_thinking(words.decode_words(sampled))
+    text = words.decode_words(sampled)
+    text = text[thinking_tokens(text) :]
     tool = text[0] if text and text[0] in words.TOOLS else "unknown"
     reason = _fault(text)
     if reason is not None:
@@ -68,11 +69,11 @@ def parse(sampled: Sequence[int]) -> Action | Malformed:
     return Action(tool, (*arguments[:2], *arguments[3:]) if tool == words.EDIT else tuple(arguments))
 
 
-def _without_thinking(text: list[str]) -> list[str]:
-    if text[:1] != [words.THINK]:
-        return text
-    call = next((place for place, word in enumerate(text) if word in words.TOOLS), None)
-    return text if call is None else text[call:]
+def thinking_tokens(text: Sequence[str]) -> int:
+    """Return how many words of a turn come before its call as a comment; 0 if it has no comment or no call."""
+    if list(text[:1]) != [words.THINK]:
+        return 0
+    return next((place for place, word in enumerate(text) if word in words.TOOLS), 0)
 
 
 def _fault(text: Sequence[str]) -> str | None:

@@ -110,7 +110,8 @@ def note(trajectory: Trajectory, observation: Observation) -> None:
         return
     result: dict[str, Any] = observation.result
     # Tests that time out or end the process are a result: the tool worked, and the verdict is the policy's doing.
-    with trajectory.tool(observation.tool, observation.arguments) as call:
+    thinking = observation.thinking_tokens
+    with trajectory.tool(observation.tool, observation.arguments, thinking_tokens=thinking) as call:
         if observation.error_class is not None:
             call.error(observation.error_class, result)
         else:

@@ -10,12 +10,12 @@ were, and the to-do list. The summary is a turn like any other, trained with the
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from headrace.agents.coder import vocabulary as words
-from headrace.agents.coder.actions import Action, Malformed, parse
+from headrace.agents.coder.actions import Action, Malformed, parse, thinking_tokens
 from headrace.agents.coder.grading import Outputs, passed
 from headrace.agents.coder.repository import Repository
 from headrace.agents.coder.tasks import Task, outcome
@@ -109,6 +109,8 @@ class Observation:
     written: str | None = None
     """File that the turn changed; its text is ``Harness.repository.text(written)``."""
     summarized: Summarized | None = None
+    thinking_tokens: int = 0
+    """Tokens of the turn before its call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class Harness:
         self.summary_due = False
         """Whether the next turn is a summary."""
         self._pending: TestRun | None = None
+        self._thinking_tokens = 0
         self._prompt = tuple(words.encode_words((words.TASK, *task.prompt)))
         self._context: list[int] = [*self._prompt]
         self._close()
@@ -177,7 +180,9 @@ class Harness:
         self.turns += 1
         self._context.extend(sampled)
         if self.summary_due:
+            self._thinking_tokens = 0
             return self._bounded(self._summarize(sampled))
+        self._thinking_tokens = thinking_tokens(words.decode_words(sampled))
         action = parse(sampled)
         if isinstance(action, Malformed):
             return self._bounded(self._malformed(action))
@@ -206,7 +211,7 @@ class Harness:
         if error is not None:
             result["error"] = error
         if pending.purpose is Purpose.VERDICT:
-            noted = Observation(words.SUBMIT, {}, result, None, ())
+            noted = Observation(words.SUBMIT, {}, result, None, (), thinking_tokens=self._thinking_tokens)
             answer = {"passed": [name for name in self.task.specifications if name in right]}
             return Done(EndStatus.COMPLETED, outcome(self.task, right), answer, noted)
         text = ("failed", *failed) if failed else ("passed",)
@@ -214,6 +219,7 @@ class Harness:
 
     def _bounded(self, observation: Observation) -> Observation | Done:
         """Return ``observation``, or the end of the episode if it was the last that the limits allow."""
+        observation = replace(observation, thinking_tokens=self._thinking_tokens)
         if self.turns >= self.most_turns:
             return Done(EndStatus.TURNS_EXHAUSTED, 0.0, None, observation)
         if self.context_tokens >= self.limits.budget and not self.summary_due:

@@ -79,6 +79,8 @@ class ToolUse(Part):
     """Name of the tool."""
     arguments: dict[str, Any] = {}
     """Parsed arguments."""
+    thinking_tokens: Total | None = None
+    """Tokens sampled before the call as thinking about it; ``None``: not distinguished from the call."""
     status: ToolStatus | None = None
     """Success or failure; ``None`` if the return is missing."""
     error_class: ToolErrorClass | None = None

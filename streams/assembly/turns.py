@@ -51,6 +51,7 @@ class _Use(msgspec.Struct):
             call_id=self.call_id,
             tool=self.tool,
             arguments=self.called.arguments if self.called else {},
+            thinking_tokens=self.called.thinking_tokens if self.called else None,
             status=returned.status if returned else None,
             error_class=returned.error_class if returned else None,
             result=returned.result if returned else None,

@@ -31,7 +31,7 @@ inline constexpr std::string_view kFactFields[kFacts] = {
     "sampling.temperature sampling.top_p sampling.top_k sampling.min_p sampling.max_tokens sampling.seed "
     "sampling.presence_penalty sampling.frequency_penalty sampling.repetition_penalty sampling.min_tokens "
     "sampling.altered_by sampling.logprobs=processed|raw usage.prompt_tokens usage.completion_tokens",
-    "call_id tool arguments masked",
+    "call_id tool arguments thinking_tokens masked",
     "call_id tool status=ok|error error_class=invalid_arguments|refused|environment|provider|aborted|timeout result "
     "latency_s masked "
     "stream stream.items stream.kept stream.first_item_s stream.seconds stream.complete",

@@ -28,7 +28,7 @@ LENGTH_WEIGHT = 0.002
 LENGTH_K, LENGTH_Q = 0.01, 0.5
 MOST_LENGTH_COST = 1.0
 """Largest effect of the length cost on the total of an attempt with outcome −1 and full penalties."""
-LENGTHS = Lengths(acting_tokens=1.0, answer_tokens=1.0, read_tokens=0.1, tool_calls=5.0, turns=5.0)
+LENGTHS = Lengths(thinking_tokens=1.0, acting_tokens=1.0, answer_tokens=1.0, read_tokens=0.1, tool_calls=5.0, turns=5.0)
 
 
 def open_todos(trajectory: Trajectory) -> tuple[int, int]:
@@ -67,9 +67,11 @@ def coder(
     todo_weight: float = TODO_WEIGHT,
     tool_error_weight: float = TOOL_ERROR_WEIGHT,
     length_weight: float | None = None,
+    lengths: Lengths = LENGTHS,
     name: str = "coder",
 ) -> RewardSpec:
-    """Returns the reward; weights are of penalties and not negative. ``length_weight``: ``None`` for no length cost."""
+    """Returns the reward; weights are of penalties and not negative. ``length_weight``: ``None`` for no length cost;
+    ``lengths``: what each of its six inputs weighs."""
     terms = [
         outcome,
         Term("unfinished_todos", unfinished_todos, -todo_weight),
@@ -78,7 +80,7 @@ def coder(
         Term("summary_tokens", summary_tokens, 0.0),
     ]
     if length_weight is not None:
-        terms.append(length_penalty(weights=LENGTHS, k=LENGTH_K, q=LENGTH_Q, weight=-length_weight))
+        terms.append(length_penalty(weights=lengths, k=LENGTH_K, q=LENGTH_Q, weight=-length_weight))
 
     def at_least(components: Mapping[str, Component]) -> float:
         """The sum; a cost of any length stays within the bounds, so that no attempt is out of range."""

@@ -3,8 +3,9 @@
     C(x) = ((1 + k·x)^(1 − q) − 1) / (k·(1 − q))        q → 1: ln(1 + k·x) / k
 
 The cost is increasing and concave in x, a weighted sum of the trajectory's lengths. k, q and the weights are not
-published, so they must be given. A trajectory does not distinguish thinking from tool calls: tokens sampled in one turn
-share a weight.
+published, so they must be given. The six lengths are Composer's: tokens of thinking, of calls, of what was read and of
+answers, and the numbers of calls and turns. Thinking is known where an agent records it with its calls
+(``thinking_tokens``); otherwise it counts as part of the call.
 """
 
 import math
@@ -22,8 +23,10 @@ NO_TOKEN_COUNTS = "no_token_counts"
 class Lengths:
     """The lengths of a trajectory, or the weight of each length."""
 
+    thinking_tokens: float = 0.0
+    """Tokens sampled before tool calls as thinking about them, where the agent distinguishes them."""
     acting_tokens: float = 0.0
-    """Tokens sampled in turns with tool calls: thinking and the calls."""
+    """The other tokens sampled in turns with tool calls: the calls, and thinking that is not distinguished."""
     answer_tokens: float = 0.0
     """Tokens sampled in turns without tool calls: thinking and messages, including the final one."""
     read_tokens: float = 0.0
@@ -43,13 +46,17 @@ class Lengths:
     @property
     def in_tokens(self) -> bool:
         """Whether any length in tokens is not 0."""
-        return bool(self.acting_tokens or self.answer_tokens or self.read_tokens)
+        return bool(self.thinking_tokens or self.acting_tokens or self.answer_tokens or self.read_tokens)
 
 
 def measured(trajectory: Trajectory) -> Lengths:
     """Returns the lengths of ``trajectory``; those in tokens are 0 if no token ids were recorded."""
+    thinking = [sum(use.thinking_tokens or 0 for use in turn.tools) for turn in trajectory.turns]
+    # Recorded by the agent: never more than was sampled.
+    thinking = [min(tokens, turn.sampled_tokens) for tokens, turn in zip(thinking, trajectory.turns, strict=True)]
     return Lengths(
-        acting_tokens=sum(turn.sampled_tokens for turn in trajectory.turns if turn.tools),
+        thinking_tokens=sum(thinking),
+        acting_tokens=sum(turn.sampled_tokens for turn in trajectory.turns if turn.tools) - sum(thinking),
         answer_tokens=sum(turn.sampled_tokens for turn in trajectory.turns if not turn.tools),
         read_tokens=sum(_read(segment.loss_mask) for segment in trajectory.segments),
         tool_calls=sum(len(turn.tools) for turn in trajectory.turns),

@@ -11,6 +11,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +23,7 @@ from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.harness import Limits
 from headrace.agents.coder.warm_runner import WarmRunner
 from headrace.schemas.records.trajectory import ToolUse
-from headrace.streams.rewards.coder import CODER, CODER_SHORT, coder
+from headrace.streams.rewards.coder import CODER, CODER_SHORT, LENGTH_WEIGHT, LENGTHS, coder
 from tests.experiments.page import COLOURS, new_figure, table
 from tests.simulator.coder import CoderEpisode, TestCache, held_out_episodes, sampling_settings, training_episodes
 from tests.simulator.learn import Evaluation, LearnSettings, Step, learn, trainer_settings
@@ -31,11 +32,18 @@ from tests.simulator.sampling import Attempt, play
 REWARDS = {
     "coder@1": CODER,
     "coder@2": CODER_SHORT,
+    "coder@2, thinking tenfold": coder(
+        name="coder-thinking",
+        version=1,
+        length_weight=LENGTH_WEIGHT,
+        lengths=replace(LENGTHS, thinking_tokens=10 * LENGTHS.thinking_tokens),
+    ),
     "outcome": coder(name="coder-outcome", version=1, todo_weight=0.0, tool_error_weight=0.0),
     "outcome, to-dos": coder(name="coder-todos", version=1, tool_error_weight=0.0),
     "outcome, tool errors": coder(name="coder-errors", version=1, todo_weight=0.0),
 }
-"""What attempts are rewarded with: the shipped rewards, and the outcome with one penalty or none."""
+"""What attempts are rewarded with: the shipped rewards, the second with dearer thinking, and the outcome with one
+penalty or none."""
 BASE = Path(__file__).parents[2] / "agents" / "coder" / "base"
 SIZES = (1, 2, 3, 4, 6, 8)
 SHOWN = (
@@ -64,6 +72,7 @@ def values(attempts: Sequence[Attempt[CoderEpisode]]) -> dict[str, float]:
         "submitted": fmean(end is not None and end.answer is not None for end in ends),
         "turns": fmean(len(episode.turns) for episode in episodes),
         "sampled_tokens": fmean(sum(turn.sampled_tokens for turn in episode.turns) for episode in episodes),
+        "thinking_tokens": fmean(sum(use.thinking_tokens or 0 for use in each) for each in uses),
         "summaries": fmean(episode.harness.summaries for episode in episodes),
         "summary_tokens": fmean(
             sum(turn.sampled_tokens for turn in episode.turns if turn.summarized) for episode in episodes

@@ -145,6 +145,7 @@ def _turn(number: int, sampled: int, observation: Observation | None) -> Turn:
         call_id=f"c{number}",
         tool=observation.tool,
         arguments=observation.arguments,
+        thinking_tokens=observation.thinking_tokens,
         status=ToolStatus.ERROR if failed else ToolStatus.OK,
         error_class=observation.error_class,
         result=observation.result,

@@ -34,8 +34,8 @@ async def test_the_simulated_record_has_what_the_assembled_one_has(cache: TestCa
         assert (simulated.status, simulated.outcome) == (trajectory.status, trajectory.outcome)
         assert [turn.summarized for turn in simulated.turns] == [turn.summarized for turn in trajectory.turns]
         for ours, theirs in zip(simulated.turns, trajectory.turns, strict=True):
-            assert [(use.tool, use.status, use.result) for use in ours.tools] == [
-                (use.tool, use.status, use.result) for use in theirs.tools
+            assert [(use.tool, use.status, use.result, use.thinking_tokens) for use in ours.tools] == [
+                (use.tool, use.status, use.result, use.thinking_tokens) for use in theirs.tools
             ]
 
 

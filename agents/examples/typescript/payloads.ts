@@ -308,6 +308,11 @@ export interface ToolCalled {
   arguments?: {
     [k: string]: unknown;
   };
+  /**
+   * Tokens that the model sampled before this call as thinking about it; `null`: not distinguished from the
+   * call.
+   */
+  thinking_tokens?: number | null;
   [k: string]: unknown;
 }
 /**

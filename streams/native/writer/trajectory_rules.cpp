@@ -16,7 +16,7 @@ constexpr const char* kWritten[] = {
     "version", "start", "end", "run",
     "temperature", "start", "end",
     "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized", "snapshot_id", "segment",
-    "call_id", "tool", "arguments", "status", "error_class", "result", "latency_s",
+    "call_id", "tool", "arguments", "thinking_tokens", "status", "error_class", "result", "latency_s",
     "calls", "errors", "seconds",
     "partition", "offset",
 };

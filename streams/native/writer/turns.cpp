@@ -31,12 +31,13 @@ bool TurnFields::find(const Shape& called, const Shape& used, const Shape& retur
     } all[] = {
         {&finish_reason, called, "finish_reason"}, {&messages, called, "messages"},
         {&call_id, used, "call_id"},               {&tool, used, "tool"},
-        {&arguments, used, "arguments"},           {&returned_id, returned, "call_id"},
-        {&returned_tool, returned, "tool"},        {&status, returned, "status"},
-        {&error_class, returned, "error_class"},   {&result, returned, "result"},
-        {&latency_s, returned, "latency_s"},       {&pruned_ids, pruned, "pruned_ids"},
-        {&stage, finished, "stage"},               {&finished_status, finished, "status"},
-        {&steps, finished, "steps"},               {&snapshot_id, snapshotted, "snapshot_id"},
+        {&arguments, used, "arguments"},           {&thinking_tokens, used, "thinking_tokens"},
+        {&returned_id, returned, "call_id"},       {&returned_tool, returned, "tool"},
+        {&status, returned, "status"},             {&error_class, returned, "error_class"},
+        {&result, returned, "result"},             {&latency_s, returned, "latency_s"},
+        {&pruned_ids, pruned, "pruned_ids"},       {&stage, finished, "stage"},
+        {&finished_status, finished, "status"},    {&steps, finished, "steps"},
+        {&snapshot_id, snapshotted, "snapshot_id"},
     };
     return std::all_of(std::begin(all), std::end(all),
                        [](const auto& field) {
@@ -113,6 +114,7 @@ void TurnFold::write_use(const Use& use, std::string& json) const {
     json.append("{\"call_id\":").append(called ? (*called)[fields_.call_id].json : of_return(fields_.returned_id));
     json.append(",\"tool\":").append(tool_of(use));
     json.append(",\"arguments\":").append(called ? (*called)[fields_.arguments].json : "{}");
+    json.append(",\"thinking_tokens\":").append(called ? (*called)[fields_.thinking_tokens].json : "null");
     json.append(",\"status\":").append(of_return(fields_.status));
     json.append(",\"error_class\":").append(of_return(fields_.error_class));
     json.append(",\"result\":").append(of_return(fields_.result));

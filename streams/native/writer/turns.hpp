@@ -14,7 +14,7 @@ namespace headrace {
 // Fields by index in their shapes.
 struct TurnFields {
     int finish_reason, messages;                               // of a ModelCalled
-    int call_id, tool, arguments;                              // of a ToolCalled
+    int call_id, tool, arguments, thinking_tokens;             // of a ToolCalled
     int returned_id, returned_tool, status, error_class, result, latency_s;  // of a ToolReturned
     int pruned_ids;                                            // of a ContextPruned
     int stage, finished_status, steps;                         // of a SubagentFinished

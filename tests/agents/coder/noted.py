@@ -48,8 +48,8 @@ class Noted:
     def model_called(self, model: str, **fields: Any) -> None:
         self.facts.append(facts.ModelCalled(model=model, **fields))
 
-    def tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        return NotedCall(self, name, arguments)
+    def tool(self, name: str, arguments: dict[str, Any], *, thinking_tokens: int | None = None) -> Any:
+        return NotedCall(self, name, arguments, thinking_tokens)
 
     def summarized(self, tokens_before: int, tokens_after: int, summary: str | None = None, **extra: Any) -> None:
         self.facts.append(
@@ -82,8 +82,8 @@ class Noted:
 class NotedCall:
     """A tool call in a ``with``."""
 
-    def __init__(self, noted: Noted, tool: str, arguments: dict[str, Any]) -> None:
-        self.noted, self.tool, self.arguments = noted, tool, arguments
+    def __init__(self, noted: Noted, tool: str, arguments: dict[str, Any], thinking_tokens: int | None) -> None:
+        self.noted, self.tool, self.arguments, self.thinking_tokens = noted, tool, arguments, thinking_tokens
         self.call_id = f"c{len(noted.facts)}"
         self.result: Any = None
         self.error_class: facts.ToolErrorClass | None = None
@@ -92,7 +92,8 @@ class NotedCall:
         self.error_class, self.result = error_class, result
 
     def __enter__(self) -> "NotedCall":
-        self.noted.facts.append(facts.ToolCalled(call_id=self.call_id, tool=self.tool, arguments=self.arguments))
+        called = {"tool": self.tool, "arguments": self.arguments, "thinking_tokens": self.thinking_tokens}
+        self.noted.facts.append(facts.ToolCalled(call_id=self.call_id, **called))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -47,6 +47,21 @@ def test_constants_and_files_can_be_read_and_searched() -> None:
     assert f"{task.paths[name]} # {name} :" in shown(act(harness, f"grep {name} <end>"))
 
 
+def test_thinking_is_counted_apart_from_the_call() -> None:
+    task = training_task(4, 1)
+    harness = Harness(task)
+    edited = act(harness, f"# rate 7 {repair(task, task.targets[0])}")
+    assert isinstance(edited, Observation)
+    assert (edited.tool, edited.thinking_tokens) == (words.EDIT, 3)
+    silent = act(harness, "run_tests <end>")
+    assert isinstance(silent, Observation)
+    assert silent.thinking_tokens == 0
+    done = act(harness, "# submit <end>")
+    assert isinstance(done, Done)
+    assert done.observation is not None
+    assert done.observation.thinking_tokens == 1
+
+
 def test_a_repair_passes_the_tests_and_the_verdict() -> None:
     task = training_task(4, 1)
     harness = Harness(task)

@@ -1,6 +1,7 @@
 """An attempt that stopped after any turn continues from there: no token twice, the same end, the same files."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,10 +48,10 @@ async def stopped(
     if before_result:
         write, tool = noted.tool, after
 
-        def dies(name: str, arguments: dict[str, object]) -> object:
+        def dies(name: str, arguments: dict[str, Any], *, thinking_tokens: int | None = None) -> Any:
             if len(noted.of(facts.ModelCalled)) > tool:
                 raise Killed
-            return write(name, arguments)
+            return write(name, arguments, thinking_tokens=thinking_tokens)
 
         noted.tool = dies  # type: ignore[method-assign]
     with pytest.raises(Killed):

@@ -85,7 +85,7 @@ def every_fact() -> list[StoredRecord]:
         called([13], [15], after=[*tokens, *tokens], call_id="request-1", choice=1, delivered=False),
         called([16], [17], after=[*tokens, *tokens, 13, 14], version_spans=spans[:1]),
         ToolCalled(call_id="c1", tool="search", arguments={"query": {"deep": [[[]]]}}),
-        ToolCalled(call_id="c2", tool="read"),
+        ToolCalled(call_id="c2", tool="read", thinking_tokens=12),
         ToolReturned(call_id="c2", tool="read", status="error", error_class="timeout", latency_s=1.5),
         ToolReturned(call_id="c1", tool="search", result=[{"text": "found"}, 0.1, 12]),
         ToolReturned(call_id="c3", tool="search", status="error"),

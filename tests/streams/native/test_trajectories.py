@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from headrace.schemas.arrays import encode_array
-from headrace.schemas.bounds import MAX_STEPS, MAX_TIME_MS
+from headrace.schemas.bounds import MAX_COUNT, MAX_STEPS, MAX_TIME_MS
 from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.events import (
     ContextPruned,
@@ -81,7 +81,8 @@ others: st.SearchStrategy[Record] = st.one_of(
     st.builds(TrajectoryStarted, task_id=words, agent=words, consent=st.booleans(), task=objects,
               run=st.sampled_from(["default", "ünï\n"]),
               role=st.sampled_from(Role), purpose=st.sampled_from(Purpose), group_size=st.none() | st.integers(1, 9)),
-    st.builds(ToolCalled, call_id=ids, tool=words, arguments=objects),
+    st.builds(ToolCalled, call_id=ids, tool=words, arguments=objects,
+              thinking_tokens=st.none() | st.integers(0, 9) | st.just(MAX_COUNT)),
     st.builds(ToolReturned, call_id=ids, tool=words, result=anything, latency_s=seconds,
               status=st.sampled_from(ToolStatus), error_class=st.none() | st.sampled_from(ToolErrorClass)),
     st.builds(ContextSummarized, summary=words, tokens_before=st.integers(0, 9), tokens_after=st.integers(0, 9)),

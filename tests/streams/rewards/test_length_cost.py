@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records.trajectory import Segment, Trajectory, Turn
+from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
 from headrace.streams.rewards.length_cost import Lengths, length_cost, length_penalty, measured, weighted
 from headrace.streams.rewards.outcome import outcome
 from headrace.streams.rewards.spec import RewardSpec
@@ -85,6 +85,16 @@ def test_lengths_are_counted_from_the_record() -> None:
     assert measured(long_attempt()) == Lengths(acting_tokens=4, answer_tokens=3, read_tokens=2, tool_calls=3, turns=3)
     weights = Lengths(acting_tokens=1, answer_tokens=2, read_tokens=0.5, tool_calls=10, turns=100)
     assert weighted(measured(long_attempt()), weights) == 4 + 6 + 1 + 30 + 300
+
+
+def test_thinking_has_a_weight_of_its_own_where_the_agent_distinguishes_it() -> None:
+    use = ToolUse(call_id="c", tool="edit", thinking_tokens=5)
+    more_than_sampled = use.model_copy(update={"thinking_tokens": 50})
+    turns = [Turn(sampled_tokens=12, tools=[use]), Turn(sampled_tokens=4, tools=[more_than_sampled]), shows("c1")]
+    found = measured(attempt("t", turns=turns))
+    assert (found.thinking_tokens, found.acting_tokens) == (5 + 4, 12 - 5 + 0 + 2)
+    assert weighted(found, Lengths(thinking_tokens=1)) == 9
+    assert Lengths(thinking_tokens=1).in_tokens
 
 
 def test_the_penalty_is_one_component_among_others() -> None:
