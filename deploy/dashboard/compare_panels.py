@@ -34,7 +34,8 @@ _ASSEMBLED = f"""(
 )"""
 
 _SIDES = """
-            SELECT measure, anyIf(tuple(mean), side = 'A').1 AS a, anyIf(tuple(mean), side = 'B').1 AS b,
+            SELECT measure, anyIf(tuple(toNullable(mean)), side = 'A').1 AS a,
+                   anyIf(tuple(toNullable(mean)), side = 'B').1 AS b,
                    b - a AS difference,
                    sqrt(anyIf(tuple(half), side = 'A').1 * anyIf(tuple(half), side = 'A').1
                       + anyIf(tuple(half), side = 'B').1 * anyIf(tuple(half), side = 'B').1) AS width,

@@ -23,7 +23,8 @@ _RATED = {
 
 _ROWS = "\n            UNION ALL\n".join(
     f"            SELECT '{topic}' AS topic, uniqExact(id) AS records, max(logged_at) AS newest FROM {table}\n"
-    f"            WHERE logged_at > now64(3) - INTERVAL {RECENT_MINUTES} MINUTE"
+    f"            WHERE logged_at > now64(3) - INTERVAL {RECENT_MINUTES} MINUTE\n"
+    "              AND logged_at < now64(3) + INTERVAL 1 MINUTE"
     for topic, table in _RATED.items()
 )
 

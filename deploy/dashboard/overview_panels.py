@@ -57,7 +57,8 @@ PANELS: tuple[Panel, ...] = (
             (SELECT uniqExact(trajectory_id) FROM {STARTS} WHERE {_RUN}) AS started,
             (SELECT uniqExact(trajectory_id) FROM step_members WHERE {_RUN}) AS trained,
             (SELECT uniqExact(trajectory_id) FROM rejected WHERE {_RUN}) AS rejected,
-            (SELECT uniqExact(id) FROM events WHERE time > now64(3) - INTERVAL 1 MINUTE) AS events_a_minute,
+            (SELECT uniqExact(id) FROM events
+             WHERE time > now64(3) - INTERVAL 1 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE) AS events_a_minute,
             (SELECT uniqExact(id) FROM dead_letters) AS dead_letters,
             (SELECT max(version) FROM weights WHERE {_RUN}) AS published,
             (SELECT uniqExact(version) FROM weights WHERE {_RUN}) AS versions,

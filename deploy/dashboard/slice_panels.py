@@ -112,7 +112,9 @@ REWARD = _by_version(
     "Mean over trajectories by their oldest policy version: training rollouts, and evaluations by label. ",
     f"""
             SELECT multiIf({{by:String}} != '', {SLICE}, purpose = 'train' AND role = 'frozen', 'frozen',
-                           purpose = 'train', 'train', evaluation = '', 'evaluate', evaluation) AS series,
+                           purpose = 'train', 'train', evaluation = '', 'evaluate',
+                           evaluation IN ('train', 'frozen', 'evaluate'), concat('evaluation ', evaluation),
+                           evaluation) AS series,
                    version, cluster, normalised AS value
             FROM {SCORED}
             WHERE normalised IS NOT NULL AND version IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
@@ -127,11 +129,11 @@ FALLS = Panel(
     "falls",
     f"The largest fall of the reward in each slice: {SPAN} versions from one version on against the {SPAN} before it, "
     f"with at least {FEW} trajectories on each side. Many places are searched, so a fall of fewer than 4 standard "
-    "errors may be chance. A fall in one slice can hide in a line that rises.",
+    "errors may be chance. A group counts at its oldest version. A fall in one slice can hide in a line that rises.",
     f"""
         SELECT kind, slice, since, before, after, change, change - {Z} * error AS low, change + {Z} * error AS high,
-               n_before, n_after, round(change / error, 1) AS errors,
-               if(errors < -4, 'clear', 'may be chance') AS verdict
+               n_before, n_after, if(error > 0, round(change / error, 1), NULL) AS errors,
+               if(change < -4 * error, 'clear', 'may be chance') AS verdict
         FROM (
             SELECT kind, slice, since, s0 / m0 AS before, s1 / m1 AS after, after - before AS change,
                    m0 AS n_before, m1 AS n_after,
@@ -147,12 +149,14 @@ FALLS = Panel(
                     SELECT kind, slice, sampled_by, sum(t) AS s, sum(k) AS m, sum(t * t) AS q, sum(t * k) AS p,
                            sum(k * k) AS w, count() AS g, uniqExact(slice) OVER (PARTITION BY kind) AS slices
                     FROM (
-                        SELECT place.1 AS kind, place.2 AS slice, sampled_by, cluster, sum(score) AS t, count() AS k
+                        -- a group counts as a whole at its oldest version: its attempts are one cluster
+                        SELECT place.1 AS kind, place.2 AS slice, min(own) AS sampled_by, cluster, sum(score) AS t,
+                               count() AS k
                         FROM (
-                            SELECT toInt64(assumeNotNull(version)) AS sampled_by, cluster,
+                            SELECT toInt64(assumeNotNull(version)) AS own, cluster, if(in_group, -1, own) AS apart,
                                    assumeNotNull(normalised) AS score, {EVERY_SLICE} AS place
                             FROM {SCORED} WHERE {_TRAINING} AND normalised IS NOT NULL
-                        ) GROUP BY kind, slice, sampled_by, cluster
+                        ) GROUP BY kind, slice, apart, cluster
                     ) GROUP BY kind, slice, sampled_by
                 )
                 WHERE kind = 'all' OR slices > 1  -- a kind with one slice repeats the run
@@ -163,8 +167,8 @@ FALLS = Panel(
             )
             WHERE m0 >= {FEW} AND m1 >= {FEW} AND g0 > 1 AND g1 > 1
         )
-        WHERE change < 0 AND error > 0
-        ORDER BY change / error LIMIT 1 BY kind, slice LIMIT 50
+        WHERE change < 0 AND error >= 0
+        ORDER BY change / error, change, since LIMIT 1 BY kind, slice LIMIT 50
     """,
     title="Falls, by slice",
     form=Form.TABLE,

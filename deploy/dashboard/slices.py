@@ -80,11 +80,12 @@ EVERY_SLICE = (
 """Expression: (kind, slice) of a row for all kinds, a row for each, and ('all', 'all')."""
 
 SCORED = f"""(
-    SELECT trajectory_id, cluster, task_id, purpose, role, evaluation, version, normalised, total, maximum,
+    SELECT trajectory_id, cluster, in_group, task_id, purpose, role, evaluation, version, normalised, total, maximum,
            components, weights, {LABELS}
     FROM (
         SELECT trajectory_id, task_id, purpose, role, oldest_version AS version, normalised, total, maximum, components,
-               weights, multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id) AS cluster
+               weights, group_id != '' AS in_group,
+               multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id) AS cluster
         FROM rewards_latest WHERE {OF_RUN}
     ) AS scored
     LEFT ANY JOIN (

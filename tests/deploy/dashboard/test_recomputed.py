@@ -1,0 +1,237 @@
+"""Panels against the same figures computed here from the rows: means, intervals, falls, comparisons."""
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from headrace.deploy.dashboard.certainty import FEW, Z
+from headrace.deploy.dashboard.compare_panels import TIE
+from headrace.deploy.dashboard.pages import PAGES
+from headrace.deploy.dashboard.panel import read_panel
+from headrace.deploy.dashboard.selection import selection
+from headrace.deploy.dashboard.slice_panels import SPAN
+from headrace.streams.clickhouse.columns import Row, arrow_table
+from headrace.streams.clickhouse.database import insert, open_client
+from headrace.streams.clickhouse.schema import ensure_tables
+from headrace.streams.clickhouse.tables import EVENTS, REWARDS, TRAJECTORIES
+from tests.streams.clickhouse.stored_log import NOW_MS
+
+pytestmark = pytest.mark.clickhouse
+VERSIONS = range(20)
+BY_PATH = {page.path: page for page in PAGES}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A rollout with its reward, in the run's own words."""
+
+    id: str
+    run: str
+    version: int
+    source: str
+    reward: float
+    group: str = ""
+    task: str = ""
+    evaluation: str | None = None
+    tools: tuple[str, ...] = ()
+
+    @property
+    def cluster(self) -> str:
+        return self.group or self.task or self.id
+
+
+def asynchronous(rng: random.Random) -> Iterator[Attempt]:
+    """The run ``mixed``: groups of eight whose attempts are alike, and by policies of up to three versions; in one
+    source they get worse; evaluations whose label is that of a line."""
+    for number in range(400):
+        group, source = f"g{number}", ("even", "falls", "")[number % 3]
+        version = number // 20
+        level = rng.random() - (0.3 if source == "falls" and version >= 12 else 0)
+        for member in range(8):
+            late = min(version + rng.choice((0, 0, 1, 2)), VERSIONS[-1])
+            tools = ("search",) if member % 2 else ()
+            yield Attempt(
+                f"m{number}-{member}", "mixed", late, source, min(max(level + rng.gauss(0, 0.01), 0), 1),
+                group, f"t{number % 30}", tools=tools,
+            )  # fmt: skip
+    for number in range(60):
+        yield Attempt(f"e{number}", "mixed", number % 3, "even", 0.0, task=f"t{number % 7}", evaluation="train")
+
+
+def broken() -> Iterator[Attempt]:
+    """The run ``broken``: in one source every attempt succeeds until version 10, and none after it."""
+    for version in VERSIONS:
+        for source in ("breaks", "stays"):
+            for member in range(16):
+                reward = float(source == "stays" or version < 10)
+                group = f"b{version}-{source}-{member // 4}"
+                yield Attempt(f"{group}-{member}", "broken", version, source, reward, group, f"t-{source}")
+
+
+def stored(attempt: Attempt, offset: int) -> tuple[Row, Row]:
+    """Returns the rows of an attempt in `trajectories` and `rewards`."""
+    purpose = "train" if attempt.evaluation is None else "evaluate"
+    both = {
+        "time": NOW_MS, "logged_at": NOW_MS, "offset": offset, "trajectory_id": attempt.id, "run": attempt.run,
+        "group_id": attempt.group, "task_id": attempt.task, "purpose": purpose, "agent": "a",
+        "oldest_version": attempt.version, "ended_at": NOW_MS,
+    }  # fmt: skip
+    calls = {"tools": [(name, 1) for name in attempt.tools], "call_tools": list(attempt.tools)}
+    calls |= {"call_statuses": ["error"] * len(attempt.tools)}
+    labels = {"task_source": attempt.source, "evaluation": attempt.evaluation or "", "sampled_tokens": 10}
+    trajectory = {**both, "id_sent": f"t-{attempt.id}", **labels, **calls}
+    total = {"total": 2 * attempt.reward, "maximum": 2.0, "normalised": attempt.reward}
+    return trajectory, {**both, "id_sent": f"r-{attempt.id}", "spec": "s@1", **total}
+
+
+class Records:
+    """The attempts, and panels of pages over the tables that hold them."""
+
+    def __init__(self, url: str) -> None:
+        self._client = open_client(url)
+        ensure_tables(self._client)
+        self.attempts = [*asynchronous(random.Random(5)), *broken()]
+        both = [stored(each, offset) for offset, each in enumerate(self.attempts)]
+        for table, rows in ((TRAJECTORIES, [row for row, _ in both]), (REWARDS, [row for _, row in both])):
+            insert(self._client, table, arrow_table(table, rows), f"recomputed:{table.name}")
+
+    def of(self, run: str, source: str | None = None) -> list[Attempt]:
+        """Returns the training rollouts of ``run``."""
+        found = [each for each in self.attempts if each.run == run and each.evaluation is None]
+        return [each for each in found if source is None or each.source == source]
+
+    def rows(self, name: str, path: str = "", **chosen: str) -> list[dict[str, Any]]:
+        """Returns the rows of a panel."""
+        page = BY_PATH[path]
+        (panel,) = (panel for panel in page.panels if panel.name == name)
+        columns = read_panel(self._client, panel, selection(page.parameters, chosen))
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def add_event(self, time_ms: int) -> None:
+        """Store an event of the time ``time_ms``, Unix milliseconds."""
+        row: Row = {"time": time_ms, "logged_at": time_ms, "offset": 0, "id_sent": f"e{time_ms}", "trajectory_id": "e"}
+        insert(self._client, EVENTS, arrow_table(EVENTS, [row | {"type": "headrace.tool.called.v1"}]), f"e{time_ms}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+@pytest.fixture(scope="module")
+def records(clickhouse: str) -> Iterator[Records]:
+    records = Records(clickhouse)
+    yield records
+    records.close()
+
+
+def mean_and_error(clusters: Mapping[str, list[float]]) -> tuple[float, float]:
+    """Returns the mean of all values, and its clustered standard error, by the residuals of each cluster."""
+    values = [value for each in clusters.values() for value in each]
+    mean, count = fmean(values), len(clusters)
+    residuals = [sum(value - mean for value in each) for each in clusters.values()]
+    return mean, sqrt(sum(each**2 for each in residuals) * count / (count - 1)) / len(values)
+
+
+def by_cluster(attempts: Iterable[Attempt]) -> dict[str, list[float]]:
+    found = defaultdict[str, list[float]](list)
+    for each in attempts:
+        found[each.cluster].append(each.reward)
+    return found
+
+
+def falls(attempts: list[Attempt]) -> dict[int, tuple[float, float]]:
+    """Returns, for each version with enough attempts around it, by how much the mean changes there, and its error. A
+    group is one cluster, wherever its attempts were sampled, and counts at its oldest version."""
+    oldest = {each.cluster: min(one.version for one in attempts if one.cluster == each.cluster) for each in attempts}
+    found = {}
+    for since in VERSIONS:
+        before = [each for each in attempts if since - SPAN <= oldest[each.cluster] < since]
+        after = [each for each in attempts if since <= oldest[each.cluster] < since + SPAN]
+        if min(len(before), len(after)) >= FEW:
+            (m0, e0), (m1, e1) = mean_and_error(by_cluster(before)), mean_and_error(by_cluster(after))
+            found[since] = m1 - m0, sqrt(e0**2 + e1**2)
+    return found
+
+
+@pytest.mark.parametrize("source", ["even", "falls"])
+def test_the_largest_fall_of_a_slice_and_its_interval_where_groups_are_of_several_versions(
+    records: Records, source: str
+) -> None:
+    (row,) = (row for row in records.rows("falls", run="mixed") if row["slice"] == source)
+    expected = falls(records.of("mixed", source))
+    since = min(expected, key=lambda each: expected[each][0] / expected[each][1])
+    change, error = expected[since]
+    assert row["since"] == since
+    assert row["change"] == pytest.approx(change)
+    assert row["high"] - row["low"] == pytest.approx(2 * Z * error)
+    assert row["errors"] == pytest.approx(change / error, abs=0.051)
+    assert row["verdict"] == ("clear" if change < -4 * error else "may be chance")
+
+
+def test_a_fall_from_all_to_nothing_is_found_where_it_happens(records: Records) -> None:
+    """Its standard error is 0: no fall is clearer."""
+    (row,) = (row for row in records.rows("falls", run="broken") if row["slice"] == "breaks")
+    assert (row["since"], row["before"], row["after"], row["change"]) == (10, 1, 0, -1)
+    assert (row["errors"], row["low"], row["high"], row["verdict"]) == (None, -1, -1, "clear")
+    assert "stays" not in {row["slice"] for row in records.rows("falls", run="broken")}
+
+
+def test_means_and_intervals_by_version(records: Records) -> None:
+    rows = {row["version"]: row for row in records.rows("reward", run="mixed") if row["series"] == "train"}
+    assert set(rows) == set(VERSIONS)
+    for version, row in rows.items():
+        attempts = [each for each in records.of("mixed") if each.version == version]
+        mean, error = mean_and_error(by_cluster(attempts))
+        assert (row["trajectories"], row["reward"]) == (len(attempts), pytest.approx(mean)), version
+        assert row["high"] - row["low"] == pytest.approx(2 * Z * error), version
+
+
+def test_evaluations_called_as_a_line_of_the_chart_have_one_of_their_own(records: Records) -> None:
+    rows = records.rows("reward", run="mixed")
+    assert {row["series"] for row in rows} == {"train", "evaluation train"}
+    assert sum(row["trajectories"] for row in rows if row["series"] == "evaluation train") == 60
+
+
+SIDES = {"a_run": "mixed", "a_to": "9", "b_run": "mixed", "b_from": "10"}
+
+
+def test_wins_losses_and_the_mean_difference_by_task(records: Records) -> None:
+    sides = [[each for each in records.of("mixed") if (each.version > 9) == later] for later in (False, True)]
+    means = [
+        {task: fmean(each.reward for each in side if each.task == task) for task in {each.task for each in side}}
+        for side in sides
+    ]
+    differences = [means[1][task] - means[0][task] for task in means[0].keys() & means[1].keys()]
+    (score,) = records.rows("score", "/compare", **SIDES)
+    assert score["tasks"] == len(differences)
+    assert score["b_wins"] == sum(each > TIE for each in differences)
+    assert score["a_wins"] == sum(each < -TIE for each in differences)
+    assert score["mean"] == pytest.approx(fmean(differences))
+    assert score["half"] == pytest.approx(Z * stdev(differences) / sqrt(len(differences)))
+
+
+@pytest.mark.parametrize(("panel", "measure", "on_a"), [("tools", "search", 1.0), ("lengths", "sampled tokens", 10.0)])
+def test_what_a_side_lacks_is_no_zero_and_no_difference(
+    records: Records, panel: str, measure: str, on_a: float
+) -> None:
+    """The run ``broken`` has no tool calls, the run ``none`` has nothing."""
+    other = "broken" if panel == "tools" else "none"
+    rows = records.rows(panel, "/compare", a_run="mixed", b_run=other)
+    (row,) = (row for row in rows if row["measure"] == measure)
+    assert (row["a"], row["b"], row["difference"], row["low"], row["n_b"]) == (on_a, None, None, None, 0)
+
+
+def test_events_dated_by_a_clock_that_is_ahead_are_not_of_the_last_minutes(records: Records) -> None:
+    """They would count for ever."""
+    before = records.rows("totals")[0]["events_a_minute"], records.rows("topics", "/fleet")
+    records.add_event(time.time_ns() // 1_000_000 + 30 * 86_400_000)
+    assert (records.rows("totals")[0]["events_a_minute"], records.rows("topics", "/fleet")) == before
+    records.add_event(time.time_ns() // 1_000_000)
+    assert records.rows("totals")[0]["events_a_minute"] == before[0] + 1
