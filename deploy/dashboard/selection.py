@@ -45,8 +45,8 @@ class Parameter:
 
 
 RUN = Parameter("run", "the run; empty for all runs", names_run=True)
-_VERSION = r"\d{1,9}"
-_NUMBER = r"-?\d{1,12}(\.\d{1,12})?"
+_VERSION = r"[0-9]{1,9}"
+_NUMBER = r"-?[0-9]{1,12}(\.[0-9]{1,12})?"
 
 SLICED: tuple[Parameter, ...] = (
     RUN,

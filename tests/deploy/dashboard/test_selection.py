@@ -39,6 +39,9 @@ def test_an_impossible_slice_is_an_error(given: dict[str, str], said: str) -> No
         ({"limit": "-1"}, "must be a number"),
         ({"from": "v3"}, "from is 'v3', but must be a number (oldest policy version)"),
         ({"least": "nan"}, "must be a number"),
+        ({"from": "٣"}, "must be a number"),  # ClickHouse would read 0
+        ({"limit": "١٢"}, "must be a number"),
+        ({"to": "3\n"}, "must be a number"),
         ({"sort": "payload"}, "must be one of time, reward"),
     ],
 )
