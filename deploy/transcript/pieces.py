@@ -5,9 +5,10 @@ Piece(segment=0, turn=0, start=57, end=63, sampled_from=0)       what the model 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from headrace.schemas.records.trajectory import Segment, Trajectory, Turn
 
@@ -58,8 +59,9 @@ def pieces_of(trajectory: Trajectory) -> list[Piece]:
     pieces name no turn.
     """
     found: list[Piece] = []
+    sampling = _turns_by_segment(trajectory)
     for number, segment in enumerate(trajectory.segments):
-        turns = iter(_turns_of(trajectory, number))
+        turns = iter(sampling.get(number, ()))
         turn, left, sampled, position = None, 0, 0, 0
         for is_sampled, run in groupby(segment.loss_mask.tobytes()):
             length = sum(1 for _ in run)
@@ -76,12 +78,15 @@ def pieces_of(trajectory: Trajectory) -> list[Piece]:
     return found
 
 
-def _turns_of(trajectory: Trajectory, segment: int) -> Iterator[tuple[int, int]]:
-    """Yield index and number of sampled tokens of the turns of a segment that sampled something."""
-    alone = len(trajectory.segments) == 1
+def _turns_by_segment(trajectory: Trajectory) -> Mapping[int, Sequence[tuple[int, int]]]:
+    """Returns index and number of sampled tokens of the turns that sampled something, by their segment."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    alone = 0 if len(trajectory.segments) == 1 else None
     for index, turn in enumerate(trajectory.turns):
-        if turn.sampled_tokens and (turn.segment == segment or (alone and turn.segment is None)):
-            yield index, turn.sampled_tokens
+        segment = alone if turn.segment is None else turn.segment
+        if turn.sampled_tokens and segment is not None:
+            found.setdefault(segment, []).append((index, turn.sampled_tokens))
+    return found
 
 
 def by_version(segment: Segment, piece: Piece) -> list[Stretch]:
@@ -89,13 +94,13 @@ def by_version(segment: Segment, piece: Piece) -> list[Stretch]:
     if piece.sampled_from is None:
         return []
     first, count = piece.sampled_from, piece.end - piece.start
-    if not segment.version_spans:
+    spans = segment.version_spans
+    if not spans:
         return [Stretch(piece.start, piece.end, None)]
-    shift = piece.start - first
+    shift, begin = piece.start - first, bisect_right(spans, first, key=lambda each: each.end)
     return [
         Stretch(max(span.start, first) + shift, min(span.end, first + count) + shift, span.version)
-        for span in segment.version_spans
-        if span.start < first + count and span.end > first
+        for span in takewhile(lambda each: each.start < first + count, (spans[at] for at in range(begin, len(spans))))
     ]
 
 

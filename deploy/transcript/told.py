@@ -11,6 +11,7 @@ Every text is bounded: the page asks for the whole one.
 
 import json
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,8 +131,15 @@ def _edges(*stretches: Sequence[Stretch]) -> list[int]:
 
 def _values(start: int, versions: Sequence[Stretch], bands: Sequence[Stretch]) -> dict[str, Any]:
     """Returns version and band of the token at ``start``; −∞, which JSON lacks, as the lowest finite number."""
-    version, band = (next((e.value for e in each if e.start <= start < e.end), None) for each in (versions, bands))
+    version, band = _value_at(start, versions), _value_at(start, bands)
     return {"version": version, "band": -1e9 if band == -math.inf else band}
+
+
+def _value_at(token: int, stretches: Sequence[Stretch]) -> float | None:
+    """Returns the value of the stretch with ``token``, if there is one; ``stretches`` ascend. A long answer has as many
+    stretches as tokens, and each is looked up."""
+    at = bisect_right(stretches, token, key=lambda each: each.start) - 1
+    return stretches[at].value if at >= 0 and token < stretches[at].end else None
 
 
 def _turn(index: int, turn: Turn, notes: Sequence[Note], bounds: Bounds, *, has_tokens: bool) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from time import thread_time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,3 +102,35 @@ def test_attempts_are_compared_by_what_they_said_and_called() -> None:
     assert second["text"] == words(ids[5:])
     (cut, _) = sampled_texts(Refolded(RECORD, False), words, most_tokens=1)
     assert cut["text"] == f"{words(ids[2:3])} … [1 more tokens]"
+
+
+def attempt_of(turns: int, tokens: int, *, segments: bool) -> Refolded:
+    """An attempt whose tokens were sampled by two versions in turn, and with two bands; ``segments``: each turn has a
+    context of its own."""
+    text = "cc" + "S" * tokens
+    count = tokens if segments else turns * tokens
+    logprobs, versions = [-0.05, -2.0] * (count // 2), [4, 5] * (count // 2)
+    each = segment(text if segments else text * turns, versions=versions, logprobs=logprobs)
+    record = trajectory("t", *([each] * (turns if segments else 1)))
+    made = [Turn(sampled_tokens=tokens, segment=number if segments else 0) for number in range(turns)]
+    return Refolded(record.model_copy(update={"turns": made}), False)
+
+
+@pytest.mark.parametrize(
+    ("turns", "tokens", "segments"), [(1, 3000, False), (750, 4, False), (750, 4, True)],
+    ids=["long-answer", "many-turns", "many-contexts"],
+)  # fmt: skip
+def test_an_attempt_that_is_eight_times_as_long_takes_no_more_than_about_eight_times_as_long(
+    turns: int, tokens: int, segments: bool
+) -> None:
+    def seconds(turns: int, tokens: int) -> float:
+        found = attempt_of(turns, tokens, segments=segments)
+        taken = []
+        for _ in range(4):
+            began = thread_time()
+            told(found, None, Bounds(all_tokens=10**9))
+            taken.append(thread_time() - began)
+        return min(taken)
+
+    longer = (turns, 8 * tokens) if turns == 1 else (8 * turns, tokens)
+    assert seconds(*longer) < 24 * seconds(turns, tokens)  # with each part compared with all others: 64 times
