@@ -7,13 +7,16 @@ side does not take this notice, now or later.
 import asyncio
 import logging
 import smtplib
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 
 from headrace.streams.notifying.formats import Notice, alertmanager, email, log_line, webhook
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 """Longest time of one attempt, in seconds."""
@@ -40,6 +43,16 @@ class Sink(Protocol):
         """Deliver ``notice``; raises :class:`NotDelivered` or :class:`Refused`."""
 
 
+def _written(write: Callable[[Notice], T], notice: Notice) -> T:
+    """Returns ``notice`` as ``write`` writes it. One that cannot be written is refused: as an error of the process it
+    would be read again after each restart, and no sink would get any later alert.
+    """
+    try:
+        return write(notice)
+    except Exception as error:
+        raise Refused(f"it cannot be written: {type(error).__name__}: {error}") from error
+
+
 class Http:
     """A server that takes JSON by POST."""
 
@@ -51,7 +64,7 @@ class Http:
 
     async def deliver(self, notice: Notice) -> None:
         """Deliver ``notice``."""
-        body = self._body(notice)
+        body = _written(self._body, notice)
         if body is None:
             return
         try:
@@ -113,13 +126,14 @@ class Mail:
         await asyncio.to_thread(self._send, notice)
 
     def _send(self, notice: Notice) -> None:
+        mail = _written(lambda each: email(each, self._sender, self._recipients), notice)
         try:
             with smtplib.SMTP(*self._server, timeout=TIMEOUT_S) as server:
                 if self._starttls:
                     server.starttls()
                 if self._user is not None and self._password is not None:
                     server.login(self._user, self._password)
-                refused = server.send_message(email(notice, self._sender, self._recipients))
+                refused = server.send_message(mail)
         except smtplib.SMTPDataError as error:
             kind = Refused if error.smtp_code >= 500 else NotDelivered
             raise kind(f"SMTP {error.smtp_code}") from error

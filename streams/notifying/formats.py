@@ -3,6 +3,8 @@
 {"time": "2026-11-24T10:00:00Z", "id": "…", "alert": {"kind": "monitor_talks", "episode": {"state": "opened"}}}
 """
 
+import hashlib
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -16,6 +18,7 @@ PLAIN_HOLD_MS = 3_600_000
 """The same for an alert without an episode, which nobody resolves."""
 MAX_SUBJECT = 150
 """Longest subject of an e-mail, in characters."""
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,9 @@ def email(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMess
     subject = f"[headrace] {alert.severity} {state}{episode.monitor if episode else alert.kind} {alert.run}".strip()
     message["Subject"] = " ".join(subject.split())[:MAX_SUBJECT]
     message["From"], message["To"] = sender, ", ".join(recipients)
-    message["Message-ID"] = f"<{notice.id}@headrace>"
+    message["Message-ID"] = _message_id(notice.id)
     if episode is not None:
-        message["References"] = f"<{episode.id}@headrace>"
+        message["References"] = _message_id(episode.id)
     lines = [alert.message, "", f"time: {iso(notice.time_ms)}", f"run: {alert.run}", f"source: {alert.source}"]
     if episode is not None:
         lines += [f"since: {iso(episode.since_ms)}", *(f"example: {id}" for id in episode.examples)]
@@ -92,6 +95,12 @@ def email(notice: Notice, sender: str, recipients: tuple[str, ...]) -> EmailMess
         lines += ["", f"How to find the cause: {runbook_command(alert)}"]
     message.set_content("\n".join(lines) + "\n")
     return message
+
+
+def _message_id(id: str) -> str:
+    """Returns an id as that of a message: headers refuse line ends, and some readers all but plain characters."""
+    plain = id if _PLAIN_ID.fullmatch(id) else hashlib.sha256(id.encode(errors="surrogatepass")).hexdigest()
+    return f"<{plain}@headrace>"
 
 
 def log_line(notice: Notice) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.consumer import ReportingConsumer
 from headrace.schemas.kafka.reading import KafkaRecord
@@ -188,12 +189,14 @@ async def deliver(records: Sequence[KafkaRecord], sink: Sink) -> tuple[int | Non
 
 
 def notice_of(record: KafkaRecord) -> Notice | None:
-    """Returns the alert in ``record``; ``None`` if it cannot be read, which is logged: the sink of ClickHouse makes the
-    dead letter.
+    """Returns the alert in ``record``, with the time of its envelope if Kafka's, which its producer set, is no date;
+    ``None`` if it cannot be read, which is logged: the sink of ClickHouse makes the dead letter.
     """
     try:
         envelope, payload = decode(record.headers, record.value)
     except UnreadableRecord as error:
         logger.warning("no notice of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
         return None
-    return Notice(envelope.id, record.timestamp, payload) if isinstance(payload, Alert) else None
+    if not isinstance(payload, Alert):
+        return None
+    return Notice(envelope.id, record.timestamp if is_time(record.timestamp) else envelope.time_ms, payload)

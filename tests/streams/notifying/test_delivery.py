@@ -2,12 +2,19 @@
 
 import logging
 import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from email.message import EmailMessage
+from typing import Any
 
 import pytest
 
 from headrace.schemas.records.alert import EpisodeState
+from headrace.streams.notifying import delivery
 from headrace.streams.notifying.delivery import Alertmanager, Http, Log, Mail, NotDelivered, Refused
-from headrace.streams.notifying.notifier import deliver
+from headrace.streams.notifying.formats import Notice, webhook
+from headrace.streams.notifying.notifier import deliver, notice_of
+from headrace.streams.raw import StoredRecord
 from tests.streams.notifying.builders import notice, record
 from tests.streams.notifying.servers import http_server, smtp_server
 
@@ -15,6 +22,17 @@ from tests.streams.notifying.servers import http_server, smtp_server
 def mail_to(address: str) -> Mail:
     host, _, port = address.rpartition(":")
     return Mail(host, int(port), "headrace@x", ("ada@x",))
+
+
+def raises_for(id: str, write: Callable[..., EmailMessage]) -> Callable[..., EmailMessage]:
+    """``write``, with a fault of the code for the alerts of one episode."""
+
+    def faulty(notice: Notice, *rest: Any) -> EmailMessage:
+        if notice.alert.episode is not None and notice.alert.episode.id == id:
+            raise IndexError("string index out of range")
+        return write(notice, *rest)
+
+    return faulty
 
 
 def unused() -> str:
@@ -83,6 +101,23 @@ async def test_the_log_gets_a_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         await Log().deliver(notice())
     assert caplog.messages == ["warning monitor_talks r: More attempts talk."]
+
+
+async def test_an_alert_that_cannot_be_written_is_refused_and_the_next_one_is_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "email", raises_for("b", delivery.email))
+    async with smtp_server() as server:
+        assert await deliver([record(7, "a"), record(8, "b"), record(9, "c")], mail_to(server.address)) == (None, None)
+    assert ["<a@" in mail or "<c@" in mail for mail in server.bodies] == [True, True]
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 2**62])
+def test_an_alert_whose_timestamp_is_no_date_has_the_time_of_its_envelope(timestamp_ms: int) -> None:
+    forged = StoredRecord(**{**asdict(record(7, "a")), "timestamp": timestamp_ms})  # type: ignore[call-overload]
+    found = notice_of(forged)  # type: ignore[arg-type]
+    assert found is not None
+    assert webhook(found)["time"] == "2023-11-14T22:13:20.000Z"
 
 
 async def test_records_are_delivered_in_order_up_to_the_first_that_is_not_taken() -> None:

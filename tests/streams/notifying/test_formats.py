@@ -1,5 +1,11 @@
 """Alerts as other systems take them."""
 
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.streams.notifying.formats import Notice, alertmanager, email, log_line, webhook
 from tests.streams.notifying.builders import TIME_MS, notice
@@ -61,3 +67,23 @@ def test_a_runbook_is_named_where_somebody_reads_the_alert() -> None:
     without = alertmanager(Notice("n", TIME_MS, plain.model_copy(update={"runbook": ""})))
     assert without is not None
     assert "runbook" not in without["annotations"]
+
+
+@pytest.mark.parametrize("id", ["a\nBcc: eve@x", "a\r\n\r\nbody", "<[>", "", "\u202eid", "x" * 2000, "a b@c>"])
+def test_ids_that_are_no_message_ids_make_a_mail_with_one_of_its_own(id: str) -> None:
+    alert = notice().alert
+    assert alert.episode is not None
+    forged = alert.model_copy(update={"episode": alert.episode.model_copy(update={"id": id[:512]})})
+    mail = email(Notice(id, TIME_MS, forged), "headrace@x", ("ada@x",))
+    assert mail.keys() == email(notice(), "headrace@x", ("ada@x",)).keys()
+    assert mail["Message-ID"] != email(notice(), "headrace@x", ("ada@x",))["Message-ID"]
+    assert bytes(mail)
+
+
+@given(st.text(), st.text(), st.text())
+def test_whatever_an_alert_says_it_can_be_written(run: str, message: str, name: str) -> None:
+    odd = notice().alert.model_copy(update={"run": run, "message": message, "details": {name: message}, "source": name})
+    each = Notice(name, TIME_MS, odd)
+    assert bytes(email(each, "headrace@x", ("ada@x",)))
+    assert json.dumps([webhook(each), alertmanager(each)])
+    assert "\n" not in log_line(each)
