@@ -20,7 +20,8 @@ import aiokafka.consumer.fetcher
 import zstandard
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
-from aiokafka.record.memory_records import MemoryRecords
+
+from headrace.schemas.kafka.header_names import LenientRecords
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class BoundedRecords:
     """aiokafka's ``MemoryRecords`` with its compressed batches wrapped in :class:`BoundedBatch`."""
 
     def __init__(self, fetched: bytes) -> None:
-        self._records = MemoryRecords(fetched)
+        self._records = LenientRecords(fetched)
         self.has_next = self._records.has_next
         self.size_in_bytes = self._records.size_in_bytes
 
