@@ -71,11 +71,14 @@ class Alarms:
         limit, hold_ms = limit_of(condition, self._limits), 1000 * hold_of(condition, self._limits)
         known = {about.subject: about for about in self._open if about.condition == condition.name}
         largest = sorted(values, key=lambda each: (-each.value, each.subject))[:MAX_SUBJECTS]
-        found = {each.subject: each for each in (*largest, *(one for one in values if one.subject in known))}
+        still_open = (each for each in values if each.subject[:MAX_NAME] in known)
+        found: dict[str, Found] = {}
+        for each in (*largest, *still_open):
+            found.setdefault(each.subject[:MAX_NAME], each)
         beyond = dict(self._beyond)
         self._beyond = {about: since for about, since in beyond.items() if about.condition != condition.name}
-        for each in found.values():
-            about = Subject(condition.name, each.run, each.subject[:MAX_NAME])
+        for subject, each in found.items():
+            about = Subject(condition.name, each.run, subject)
             if each.value >= limit:
                 since = beyond.get(about, now_ms)
                 self._beyond[about] = since
@@ -104,7 +107,8 @@ def opened(condition: Condition, found: Found, limit: float, since_ms: int) -> A
         severity=condition.severity,
         message=f"{condition.about} {_value(condition, found.value, subject)}, alarming from {limit:g} on. "
         f"`{condition.helps}` helps; `headrace runbook {condition.name}` says how to find the cause.",
-        details={"value": found.value, "limit": limit, **({"subject": subject} if subject else {}), **found.details},
+        # The subject last: the details are named by reasons of others, and an alert is resolved by its subject.
+        details={**found.details, "value": found.value, "limit": limit, **({"subject": subject} if subject else {})},
         episode=episode,
         runbook=condition.name,
     )

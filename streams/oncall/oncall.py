@@ -107,11 +107,15 @@ class _Lags:
 
 
 @dataclass(slots=True)
-class _Checked:
+class Checked:
     """The newest ledger, which a task reads."""
 
     ledger: Ledger | None = None
+    """The ledger; ``None`` before the first check."""
     known: Container[str] = ()
+    """Trajectories that it has."""
+    at_ms: int = 0
+    """Until when it has everything, Unix milliseconds: while a check takes long or fails, it is older than now."""
 
 
 def lag_by_group(lags: Sequence[ConsumerLag]) -> list[Found]:
@@ -172,7 +176,7 @@ async def run_oncall(
     ):
         tail = Tail(consumer, recent, alarms, window_s=config.limits.window_s)
         await tail.start(now_ms())
-        checked = _Checked()
+        checked = Checked()
         meter = LagMeter(config.bootstrap)
         beside = [
             asyncio.create_task(meter.run(interval_s=config.every_s, stop=stop, write=lags.write)),
@@ -185,7 +189,7 @@ async def run_oncall(
                     if task.done():
                         task.result()  # raises what has ended it
                 try:
-                    await tail.read()
+                    await tail.read(now_ms())
                     await _round(producer, recent, alarms, lags.fresh(4 * config.every_s), checked, measured)
                 except (ProducerFenced, InvalidProducerEpoch) as error:
                     raise OperatorError("another process oncall has taken over: run only one") from error
@@ -203,21 +207,12 @@ async def _round(
     recent: Recent,
     alarms: Alarms,
     lags: list[Found] | None,
-    checked: _Checked,
+    checked: Checked,
     measured: Measured,
 ) -> None:
     now = now_ms()
-    values: dict[str, Sequence[Found]] = {
-        conditions.DEAD_LETTERS.name: recent.dead_letters(now),
-        conditions.NO_STEPS.name: recent.step_ages(now),
-        conditions.SILENT_SAMPLERS.name: recent.rollout_ages(now),
-        conditions.SDK_DROPS.name: recent.sdk_drops(now),
-    }
-    if lags is not None:
-        values[conditions.LAG.name] = lags_that_count(lags, recent.unfinished)
-    if checked.ledger is not None:
-        values[conditions.LEDGER_MISMATCH.name] = contradictions(checked.ledger)
-        values[conditions.LOST_FEEDBACK.name] = recent.lost_feedback(now, checked.known)
+    counted = None if lags is None else lags_that_count(lags, recent.unfinished)
+    values = values_of(recent, counted, checked, now)
     measured.values, measured.monitors = values, recent.open_monitors
     measured.at_s["kafka"] = time.monotonic()
     alerts = alarms.judge(values, now)
@@ -231,8 +226,26 @@ async def _round(
         logger.warning("%s", alert.message)
 
 
+def values_of(recent: Recent, lags: Sequence[Found] | None, checked: Checked, now: int) -> dict[str, Sequence[Found]]:
+    """Returns the values of the conditions that can be told at ``now`` (Unix milliseconds). ``lags``: ``None`` if they
+    are not known. Feedback is lost as of the ledger's time: what has arrived since may be about new trajectories.
+    """
+    values: dict[str, Sequence[Found]] = {
+        conditions.DEAD_LETTERS.name: recent.dead_letters(now),
+        conditions.NO_STEPS.name: recent.step_ages(now),
+        conditions.SILENT_SAMPLERS.name: recent.rollout_ages(now),
+        conditions.SDK_DROPS.name: recent.sdk_drops(now),
+    }
+    if lags is not None:
+        values[conditions.LAG.name] = lags
+    if checked.ledger is not None:
+        values[conditions.LEDGER_MISMATCH.name] = contradictions(checked.ledger)
+        values[conditions.LOST_FEEDBACK.name] = recent.lost_feedback(checked.at_ms, checked.known)
+    return values
+
+
 async def _check_ledger(
-    config: OnCallConfig, consumer: ReportingConsumer, checked: _Checked, measured: Measured, stop: asyncio.Event
+    config: OnCallConfig, consumer: ReportingConsumer, checked: Checked, measured: Measured, stop: asyncio.Event
 ) -> None:
     """Keep the newest ledger in ``checked``, until ``stop`` is set. Its topics are read only if one has grown: their
     ends come from ``consumer``, which has no assignment, while a reading opens a consumer for each."""
@@ -240,14 +253,15 @@ async def _check_ledger(
     read: dict[TopicPartition, int] | None = None
     while not stop.is_set():
         try:
+            began_ms = now_ms()
             ends = await _ends(consumer, TOPICS_AGAINST_THE_STREAM)
             if reader is None:
                 reader = await kept_ledger(config.bootstrap, config.cache)
             if ends != read:
                 await reader.catch_up()
                 checked.ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
-                checked.known = reader.tally.accounts
-                read = ends
+                checked.known, read = reader.tally.accounts, ends
+            checked.at_ms = began_ms
             measured.at_s["ledger"] = time.monotonic()
         except (KafkaError, LookupError, OSError) as error:
             logger.warning("the ledger could not be checked: %s", error or type(error).__name__)

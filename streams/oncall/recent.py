@@ -73,7 +73,7 @@ class Recent:
         for reason, total in now.items():
             known = 0 if before is None else before[reason]
             grown = total - known if total >= known else total  # less: it has started again
-            if grown and (before is not None or follows):
+            if grown > 0 and (before is not None or follows):
                 self._dropped.append(_Dropped(time_ms, source, reason, grown))
         self._totals[source] = now
         if len(self._totals) > MOST:

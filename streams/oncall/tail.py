@@ -72,10 +72,10 @@ class Tail:
         stall = Stall()
         while (positions := await self._positions()) and any(at < ends[place] for place, at in positions.items()):
             stall.moved_to(positions)
-            self._fold(await next_records(self._consumer, self._places, AT_ONCE), follows=False)
+            self._fold(await next_records(self._consumer, self._places, AT_ONCE), now_ms, follows=False)
         self._consumer.pause(*self._places)
 
-    async def read(self) -> None:
+    async def read(self, now_ms: int) -> None:
         """Fold what has arrived since; of ``NEWEST`` only the last records, however many there are. Raises aiokafka's
         errors if the broker does not answer."""
         ends = await self._consumer.end_offsets(self._places)
@@ -90,7 +90,7 @@ class Tail:
             empty = 0
             for _ in range(MOST_BATCHES):
                 batches = await next_records(self._consumer, grown, AT_ONCE)
-                self._fold(batches, follows=True)
+                self._fold(batches, now_ms, follows=True)
                 empty = 0 if batches else empty + 1
                 if empty == MOST_EMPTY or all([await self._consumer.position(each) >= ends[each] for each in grown]):
                     return
@@ -100,19 +100,21 @@ class Tail:
     async def _positions(self) -> dict[TopicPartition, int]:
         return {place: await self._consumer.position(place) for place in self._places}
 
-    def _fold(self, batches: Mapping[TopicPartition, list[KafkaRecord]], *, follows: bool) -> None:
+    def _fold(self, batches: Mapping[TopicPartition, list[KafkaRecord]], now_ms: int, *, follows: bool) -> None:
         for place, records in batches.items():
             if place.topic == STEPS.name:  # large records, of which only run and time are needed
                 for record in records:
-                    self._recent.add_step((record.key or b"").decode(errors="replace"), record.timestamp)
+                    self._recent.add_step(
+                        (record.key or b"").decode(errors="replace"), seen_at(record, now_ms, follows)
+                    )
                 continue
             for record in records[-DECODED:] if place.topic == OBSERVATIONS.name else records:
-                self._add(record, follows=follows)
+                self._add(record, seen_at(record, now_ms, follows), follows=follows)
 
-    def _add(self, record: KafkaRecord, *, follows: bool) -> None:
+    def _add(self, record: KafkaRecord, time_ms: int, *, follows: bool) -> None:
         if record.topic == FEEDBACK.name:
             subject = dict(record.headers).get(SUBJECT) or b""
-            self._recent.add_feedback(subject.decode(errors="replace"), record.timestamp)
+            self._recent.add_feedback(subject.decode(errors="replace"), time_ms)
             return
         try:
             envelope, payload = decode(record.headers, record.value)
@@ -124,10 +126,18 @@ class Tail:
                 self._alarms.add(payload)
                 self._recent.add_alert(payload)
             case Budget():
-                self._recent.add_budget(payload, record.timestamp)
+                self._recent.add_budget(payload, time_ms)
             case DeadLetter():
-                self._recent.add_dead_letter(payload, record.timestamp)
+                self._recent.add_dead_letter(payload, time_ms)
             case SdkStatsReported():
-                self._recent.add_sdk_stats(envelope.source, payload, record.timestamp, follows=follows)
+                self._recent.add_sdk_stats(envelope.source, payload, time_ms, follows=follows)
             case Observation() if payload.of is Lane.ATTEMPT:
-                self._recent.add_rollout(payload.run, record.timestamp)
+                self._recent.add_rollout(payload.run, time_ms)
+
+
+def seen_at(record: KafkaRecord, now_ms: int, follows: bool) -> int:
+    """Returns when ``record`` counts, Unix milliseconds: now, ``now_ms``, if it has just arrived, and otherwise at its
+    timestamp. Timestamps of new records are not used: that of a dead letter is its record's, which may be an hour old
+    when a backlog is processed, and an SDK dates by the clock of its machine.
+    """
+    return now_ms if follows else max(0, min(record.timestamp, now_ms))

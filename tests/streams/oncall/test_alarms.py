@@ -88,6 +88,23 @@ def test_only_the_largest_subjects_are_judged() -> None:
     assert len(judged(alarms, "sdk-drops", at_s=1)) == 100
 
 
+def test_a_reason_that_is_called_like_a_figure_of_the_alert_does_not_open_it_again_and_again() -> None:
+    alarms = Alarms(LIMITS)
+    found = Found("/agents/a", 5, details={"subject": 2, "value": 2, "limit": 1})
+    (opened,) = judged(alarms, "sdk-drops", found, at_s=0)
+    assert opened.details == {"subject": "/agents/a", "value": 5, "limit": 1}
+    assert [judged(alarms, "sdk-drops", found, at_s=second) for second in range(1, 4)] == [[], [], []]
+    assert states(judged(alarms, "sdk-drops", at_s=4)) == [("oncall_sdk_drops", "resolved")]
+    assert alarms.open == []
+
+
+def test_a_subject_with_a_long_name_has_one_episode() -> None:
+    alarms = Alarms(LIMITS)
+    found = Found("/agents/" + "x" * 2000, 5)
+    assert [len(judged(alarms, "sdk-drops", found, at_s=second)) for second in range(4)] == [1, 0, 0, 0]
+    assert states(judged(alarms, "sdk-drops", at_s=4)) == [("oncall_sdk_drops", "resolved")]
+
+
 def test_alerts_of_monitors_are_no_episodes_of_conditions() -> None:
     alarms = Alarms(LIMITS)
     alarms.add(Alert(run="r", source="trainer", kind="step_skipped", message="…"))

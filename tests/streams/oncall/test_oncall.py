@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -16,8 +17,18 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, TOPICS
 from headrace.schemas.wire import Message, decode, record_message
 from headrace.streams.lag import ConsumerLag
+from headrace.streams.ledger.tally import LedgerTally
 from headrace.streams.oncall.conditions import Limits
-from headrace.streams.oncall.oncall import Measured, OnCallConfig, lag_by_group, run_oncall
+from headrace.streams.oncall.oncall import (
+    Checked,
+    Measured,
+    OnCallConfig,
+    lag_by_group,
+    now_ms,
+    run_oncall,
+    values_of,
+)
+from headrace.streams.oncall.recent import FEEDBACK_WAIT_MS, Recent
 from tests.streams.oncall.test_recent import letter
 
 SOON_S = 40.0
@@ -34,6 +45,18 @@ def test_a_group_is_as_late_as_its_latest_partition() -> None:
         "sink": (9.0, {"topic": "events", "partition": 1, "records": 12}),
         "score": (0.0, {"topic": "trajectories", "partition": 0, "records": 0}),
     }
+
+
+def test_feedback_is_not_lost_while_the_ledger_is_behind() -> None:
+    """Under load, or while Kafka does not answer, the ledger lacks the newest trajectories for minutes."""
+    recent = Recent((), window_s=600)
+    recent.add_feedback("new", 100_000)
+    empty = LedgerTally().ledger()
+    known = Checked(empty, ("old",), at_ms=90_000)
+    assert values_of(recent, None, known, 100_000 + 2 * FEEDBACK_WAIT_MS)["lost-feedback"] == []
+    caught_up = Checked(empty, ("old",), at_ms=100_000 + FEEDBACK_WAIT_MS)
+    (lost,) = values_of(recent, None, caught_up, caught_up.at_ms)["lost-feedback"]
+    assert (lost.value, lost.details) == (1, {"trajectory": "new"})
 
 
 @pytest.mark.parametrize("setting", [{"every_s": 0}, {"ledger_every_s": -1}])
@@ -73,13 +96,17 @@ class Running:
         await self.task
 
 
-async def write_dead_letter(kafka: str, offset: int, topic: str = "events") -> None:
+async def write_dead_letter(kafka: str, offset: int, topic: str = "events", *, timestamp_ms: int | None = None) -> None:
+    """Write a dead letter; its time is now, unless ``timestamp_ms`` (Unix) is given."""
     broken = letter(topic, DeadLetterError.BAD_JSON).model_copy(update={"offset": offset})
     message: Message = record_message(
         broken, id=f"dead-{offset}", key="events:0", source="/t", time_ms=1_700_000_000_000, subject="events"
     )
-    async with open_producer(kafka) as producer:  # dated now
-        await (await producer.send(DEAD_LETTERS.name, message.value, message.key, headers=message.headers))
+    async with open_producer(kafka) as producer:
+        sent = await producer.send(
+            DEAD_LETTERS.name, message.value, message.key, headers=message.headers, timestamp_ms=timestamp_ms
+        )
+        await sent
 
 
 @pytest.mark.kafka
@@ -125,6 +152,22 @@ async def test_a_second_process_takes_over_and_an_episode_is_reported_once(kafka
     await second.end()
     alerts = (await alerts_of(kafka, "oncall_dead_letters"))[known:]
     assert [each.details["subject"] for each in alerts] == topics[:written], "each once"
+
+
+@pytest.mark.kafka
+async def test_a_dead_letter_of_an_old_record_is_an_alert_when_it_arrives(kafka: str) -> None:
+    """Dead letters have their records' timestamps: those of a backlog are hours old, and some clocks are wrong."""
+    hour_ms = 3_600_000
+    known = len(await alerts_of(kafka, "oncall_dead_letters"))
+    running = await Running(kafka, window_s=4).ready()
+    for number, timestamp_ms in enumerate((now_ms() - hour_ms, 1, now_ms() + hour_ms // 2), 1):
+        await write_dead_letter(kafka, 10 + number, timestamp_ms=timestamp_ms)
+
+        async def has(count: int) -> bool:
+            return len(await alerts_of(kafka, "oncall_dead_letters")) >= known + count
+
+        await until(partial(has, 2 * number))  # opened, and resolved when it has left the window
+    await running.end()
 
 
 @pytest.mark.kafka

@@ -55,6 +55,12 @@ def test_dropped_events_are_those_since_the_report_before() -> None:
     assert fold.sdk_drops(20 * MINUTE) == []
 
 
+def test_a_count_below_zero_hides_no_dropped_events() -> None:
+    fold = recent()
+    fold.add_sdk_stats("/a", SdkStatsReported(dropped={"queue_full": 5, "forged": -5}), 0, follows=True)
+    assert fold.sdk_drops(0) == [Found("/a", 5, details={"queue_full": 5})]
+
+
 def test_feedback_is_lost_if_nobody_knows_its_trajectory_after_a_while() -> None:
     fold = recent()
     fold.add_feedback("known", 0)
