@@ -7,12 +7,15 @@ An observation has no text and no tokens of the agent: numbers, and names of act
 """
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import NonNegativeFloat
 
-from headrace.schemas.bounds import Count, Name, Total, UnixMs
+from headrace.schemas.bounds import Count, Name, Total, UnixMs, Within
 from headrace.schemas.model import Part, Record
+
+MAX_OBSERVED = 1e16
+"""Largest absolute value of an observation: above every count, and small enough that sums of squares are finite."""
 
 
 class Lane(StrEnum):
@@ -53,7 +56,7 @@ class Observation(Record):
     """Owner of the data; empty if unknown."""
     version: Total | None = None
     """Newest policy version among its tokens; ``None`` if unknown."""
-    values: dict[Name, float] = {}
+    values: dict[Name, Annotated[float, Within(MAX_OBSERVED)]] = {}
     """Numbers, by name."""
     labels: list[Name] = []
     """Of an attempt: its action trigrams. Of a reward and a rejection: why it is not trained."""

@@ -81,6 +81,20 @@ def turned(at: EpisodeChange, reading: Reading, evidence: Evidence) -> Turned:
     return Turned(opened, [])
 
 
+def abandoned(key: Key, monitor: str, opened: Opened, window: int) -> Alert:
+    """Returns the alert that ends an episode whose key is no longer watched: nothing would ever resolve it, and
+    admission that it pauses would stay paused. ``window``: number of complete windows of ``key``."""
+    at = EpisodeChange(key, monitor, window, opened.since_ms, (), opened)
+    alert = _alert(at, opened, EpisodeState.RESOLVED, Reading(value=0.0, trajectories=0))
+    return alert.model_copy(
+        update={
+            "message": f"No longer watched: {monitor} ({_place(key)}). Too many task sources, agents and specs were "
+            "seen since, so nothing is known about it any more.",
+            "details": {"lane": str(key.lane), "window": window},
+        }
+    )
+
+
 def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading) -> Alert:
     key = at.key
     episode = Episode(
@@ -110,14 +124,9 @@ def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Read
 
 
 def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading) -> str:
-    place = ", ".join(
-        f"{name} {value}"
-        for name, value in (("agent", at.key.agent), ("source", at.key.task_source), ("spec", at.key.spec))
-        if value
-    )
     since = f"since version {opened.since_version}" if opened.since_version is not None else "since some windows"
     usual = f", usually {reading.expected:.3g}" if reading.expected is not None else ""
-    value = f"{at.monitor} is {reading.value:.3g}{usual} ({place or 'all'}; {since})"
+    value = f"{at.monitor} is {reading.value:.3g}{usual} ({_place(at.key)}; {since})"
     match state:
         case EpisodeState.RESOLVED:
             return f"Resolved: {value}."
@@ -128,6 +137,11 @@ def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Re
                 f"{about(at.monitor)} {value}. Look at the examples (`headrace watch list`), then "
                 f"`headrace watch ack {opened.id} --by NAME`.{_paused(at, opened)}"
             )
+
+
+def _place(key: Key) -> str:
+    named = (("agent", key.agent), ("source", key.task_source), ("spec", key.spec))
+    return ", ".join(f"{name} {value}" for name, value in named if value) or "all"
 
 
 def _paused(at: EpisodeChange, opened: Opened) -> str:

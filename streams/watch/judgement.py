@@ -9,6 +9,7 @@ from itertools import chain
 from math import isfinite
 from typing import NamedTuple
 
+from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.records.alert import AdmissionOrder, Alert
 from headrace.schemas.records.watch import Lane, Reading, Readings
 from headrace.streams.rewards.schedule import Schedule
@@ -180,7 +181,8 @@ class _Turn:
         """The monitors of the components in the window, as many as may have a chart."""
         if self.state.key.lane is not Lane.REWARD:
             return []
-        names = sorted({name for row in self._rows for name in row.values if name.startswith("value:")})
+        seen = {name for row in self._rows for name in row.values if name.startswith("value:")}
+        names = sorted(name for name in seen if len(COMPONENT + name[6:]) <= MAX_NAME)
         known = [name for name in self._charts if name.startswith(COMPONENT)]
         new = [name for name in names if COMPONENT + name[6:] not in known]
         allowed = {*known, *(COMPONENT + name[6:] for name in new[: max(0, MAX_COMPONENTS - len(known))])}
@@ -188,6 +190,8 @@ class _Turn:
         return [monitor for component in kept for monitor in component_monitors(component)]
 
     def _tripwires(self) -> _Verdict | None:
+        if self.state.key.lane not in (Lane.ATTEMPT, Lane.REWARD):  # others know no task source that could be paused
+            return None
         tripped = [row.values["tripped"] for row in self._rows if "tripped" in row.values]
         if not tripped:
             return None

@@ -7,7 +7,6 @@ A value that does not exist for a trajectory is left out: the share of finished 
 outcome where there is none. A value for which absence means "no" is 0.
 """
 
-import json
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, Role, Too
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.records.watch import Lane, Observation
+from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
 from headrace.schemas.task_labels import is_tripwire, marked, task_source
 from headrace.streams.watch.actions import SAY, actions, longest_streak, prune_streak, trigrams
 
@@ -25,6 +24,8 @@ Observed: TypeAlias = Trajectory | Reward | Rejection | FeedbackGiven
 
 MAX_COMPONENTS = 16
 """Most components of a reward that are watched: the first by name."""
+MAX_COMPONENT = MAX_NAME - 32
+"""Longest name of a watched component: monitors put a word before it."""
 DISAGREEMENT = "disagreement"
 """Detail of a judged component: largest difference between its rubrics."""
 
@@ -100,7 +101,7 @@ def observe_reward(reward: Reward) -> Observation:
     """Returns the observation of a reward: its score by component, and why it is not trained."""
     dropped = [reason for reason in map(str, reward.defects) if reason not in EXPECTED_REASONS]
     if reward.unscored is not None and not dropped:
-        dropped = [reward.unscored]
+        dropped = [reward.unscored[:MAX_NAME]]
     components = dict(sorted(reward.components.items())[:MAX_COMPONENTS])
     values = {
         "turns": float(reward.turns),
@@ -109,18 +110,18 @@ def observe_reward(reward: Reward) -> Observation:
         "feedback": float(bool(reward.feedback)),
         "evaluates": float(reward.purpose == Purpose.EVALUATE),
         "frozen": float(reward.role == Role.FROZEN),
-        **{f"value:{name}"[:MAX_NAME]: each.value for name, each in components.items()},
-        **{f"weight:{name}"[:MAX_NAME]: each.weight for name, each in components.items()},
+        **{f"value:{name[:MAX_COMPONENT]}": each.value for name, each in components.items()},
+        **{f"weight:{name[:MAX_COMPONENT]}": each.weight for name, each in components.items()},
     }
     spreads = [each.details[DISAGREEMENT] for each in components.values() if DISAGREEMENT in each.details]
     if spreads:
-        values[DISAGREEMENT] = max(spreads)
+        values[DISAGREEMENT] = _within(max(spreads))
     if reward.total is not None:
         values["total"] = reward.total
         if reward.tripwire:
             values["tripped"] = float(reward.total > (0.5 * reward.maximum if reward.maximum else 0.0))
     if reward.maximum is not None:
-        values["maximum"] = reward.maximum
+        values["maximum"] = _within(reward.maximum)
     return Observation(
         of=Lane.REWARD,
         trajectory_id=reward.trajectory_id,
@@ -164,6 +165,11 @@ def observe_feedback(feedback: FeedbackGiven, trajectory_id: str, id: str) -> Ob
     )
 
 
+def _within(value: float) -> float:
+    """Returns ``value``, or the bound that it exceeds: details and maxima of rewards may be any number."""
+    return max(-MAX_OBSERVED, min(value, MAX_OBSERVED))
+
+
 def _prompt_tokens(trajectory: Trajectory) -> int:
     """Returns the number of context tokens before the first sampled one; 0 without tokens."""
     if not trajectory.segments:
@@ -178,8 +184,21 @@ def _mentions(trajectory: Trajectory, ids: Iterable[str]) -> bool:
     wanted = tuple(ids)
     for turn in trajectory.turns:
         for use in turn.tools:
-            if use.arguments and use.status == "ok":
-                text = json.dumps(use.arguments, ensure_ascii=False)
-                if any(id in text for id in wanted):
-                    return True
+            called = use.arguments if use.status == "ok" else {}
+            if any(id in text for text in _texts(called) for id in wanted):
+                return True
     return False
+
+
+def _texts(value: object) -> Iterable[str]:
+    """Yields the texts in a JSON value, also names of objects and numbers: as they are, because its encoding escapes
+    quotes and backslashes."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as fields:
+                waiting += [*fields.keys(), *fields.values()]
+            case list() as items:
+                waiting += items
+            case each if each is not None:
+                yield str(each)

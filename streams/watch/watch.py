@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.watch import Lane, Observation, Readings
+from headrace.streams.watch.episodes import abandoned
 from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import (
     REMEMBERED,
@@ -27,8 +28,8 @@ from headrace.streams.watch.key_state import (
 from headrace.streams.watch.window import Key, Row, ends_before, keys_of, row_of
 
 MAX_KEYS = 256
-"""Most keys that are watched at a time. A new one replaces the one that was quiet for longest, whose baseline is lost.
-"""
+"""Most keys that are watched at a time. A new one replaces the one that was quiet for longest, whose baseline is lost
+and whose open episodes end."""
 
 KEYS_DROPPED = "keys_dropped"
 """Counted: keys that were dropped because there were too many."""
@@ -132,6 +133,11 @@ class Watch:
         if len(self._states) >= MAX_KEYS:
             oldest = min(self._states, key=lambda each: (self._states[each].touched_ms, each))
             self._forget_rows(oldest, changes)
+            dropped = self._states[oldest]
+            changes.alerts += [
+                (abandoned(oldest, monitor, opened, dropped.window), time_ms)
+                for monitor, opened in sorted(dropped.episodes.items())
+            ]
             del self._states[oldest], self._rows[oldest], self._remembered[oldest]
             changes.stored[state_name(oldest)] = None
             changes.counts[KEYS_DROPPED] += 1

@@ -1,13 +1,21 @@
 """Observations of records."""
 
+from dataclasses import replace
+
+import pytest
+
+from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, ToolErrorClass, ToolStatus
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Defect, ToolUse, Turn
-from headrace.schemas.records.watch import Lane
+from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
+from headrace.schemas.wire import UnreadableRecord, decode_payload
 from headrace.streams.watch.observe import observe
+from headrace.streams.watch.window import Key, row_of
 from tests.streams.attempts import attempt, rewarded
+from tests.streams.watch.builders import after
 
 
 def test_an_attempt_is_observed_by_its_behaviour() -> None:
@@ -49,6 +57,41 @@ def test_reading_what_is_marked_is_seen_in_arguments_of_calls_that_succeeded() -
     assert observe(attempt("t", turns=[reads(ToolStatus.ERROR, "/answers.csv")], task=task), "t").values["marked"] == 0
     assert observe(attempt("t", turns=[reads(ToolStatus.OK, "notes.md")], task=task), "t").values["marked"] == 0
     assert observe(attempt("t", turns=[reads(ToolStatus.OK, "/answers.csv")]), "t").values["marked"] == 0
+
+
+@pytest.mark.parametrize("id", ['the "key"', "c:\\keys", "two\nlines", "\u202ekey", "7"])
+def test_what_is_marked_is_seen_whatever_characters_its_id_has(id: str) -> None:
+    turn = Turn(tools=[ToolUse(call_id="1", tool="read", arguments={"at": [{"id": id}]}, status=ToolStatus.OK)])
+    assert observe(attempt("t", turns=[turn], task={"marked": [id]}), "t").values["marked"] == 1
+
+
+def test_numbers_of_any_size_in_a_reward_make_an_observation_that_monitors_can_measure() -> None:
+    huge = Component(value=1.0, weight=1.0, details={"disagreement": 1.7e308})
+    scored = rewarded("t", 1.0).model_copy(update={"components": {"judge": huge}, "maximum": 1e308})
+    found = observe(scored, "t")
+    assert (found.values["disagreement"], found.values["maximum"]) == (MAX_OBSERVED, MAX_OBSERVED)
+    key = Key(Lane.REWARD, "r")
+    windows = [[replace(row_of(found, 1), id=str(each)) for each in range(40)]] * 30
+    assert after(windows, key)[-1].readings.readings["disagreement"].value == MAX_OBSERVED
+    with pytest.raises(UnreadableRecord, match="must be within"):
+        decode_payload(Observation.TYPE, b'{"of": "reward", "trajectory_id": "t", "values": {"total": 1e200}}')
+
+
+def test_a_component_with_a_long_name_does_not_stop_the_monitors_of_its_spec() -> None:
+    scored = rewarded("t", 1.0).model_copy(
+        update={"components": {"x" * 600: Component(value=1.0, weight=1.0)}, "unscored": "y" * 600, "total": None}
+    )
+    found = observe(scored, "t")
+    key = Key(Lane.REWARD, "r")
+    (concluded,) = after(
+        [[row_of(found.model_copy(update={"trajectory_id": str(each)}), 1) for each in range(40)]], key
+    )
+    assert concluded.readings.readings[f"component:{'x' * (MAX_NAME - 32)}"].value == 1.0
+    forged = found.model_copy(update={"values": {"value:" + "x" * (MAX_NAME - 6): 1.0, "total": 1.0}})
+    (concluded,) = after(
+        [[row_of(forged.model_copy(update={"trajectory_id": str(each)}), 1) for each in range(40)]], key
+    )
+    assert concluded.readings.readings["reward"].value == 1.0
 
 
 def test_a_reward_is_observed_by_component_and_a_defect_is_a_drop() -> None:

@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.schemas.records.alert import EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.records.watch import Lane, Observation
 from headrace.streams.watch import watch as fold_module
+from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.key_state import decoded, key_entry, row_entry
 from headrace.streams.watch.watch import KEYS_DROPPED, REPEATED, KeyState, Watch, WatchChanges
 from headrace.streams.watch.window import LEAST, Key, keys_of
+from headrace.trainer.admission.pauses import PausedSource, Pauses
 from tests.streams.watch.builders import RULES, observed
 
 
@@ -167,6 +170,38 @@ def test_of_too_many_keys_the_one_that_was_quiet_for_longest_is_dropped(monkeypa
     assert changes.counts[KEYS_DROPPED] == 4
     dropped = [name for name, value in changes.stored.items() if value is None]
     assert len(dropped) == 8  # two keys of each of two agents, with a row each
+
+
+def test_a_tripwire_in_one_task_source_is_one_alert_and_pauses_only_that_source() -> None:
+    """An agent's tasks without a source are another one, although the lane of inputs has no source, either."""
+    fold, changes, pauses = Watch(WatchRules({}, frozenset({"tripwire"}))), WatchChanges(), Pauses("r")
+    for number in range(200):
+        fold.add(observed(f"t{number}", version=number // 40, turns=1, tripped=1.0), 1000, changes)
+    assert {readings.lane for readings, _ in changes.readings} == {Lane.ATTEMPT, Lane.INPUT}
+    for alert, _ in changes.alerts:
+        pauses.add(alert)
+    assert pauses.paused == {PausedSource("a", "s")}
+    assert len(changes.alerts) == 1
+
+
+def test_an_alert_of_a_key_that_is_dropped_ends_and_no_longer_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold_module, "MAX_KEYS", 4)
+    fold, changes = Watch(WatchRules({}, frozenset({"tripwire"}))), WatchChanges()
+    for number in range(80):
+        fold.add(observed(f"t{number}", version=number // 40, turns=1, tripped=1.0), 1000, changes)
+    ((opened, _),) = changes.alerts
+    pauses = Pauses("r")
+    pauses.add(opened)
+    assert pauses.paused == {PausedSource("a", "s")}
+    for number in range(4):
+        fold.add(observed("t").model_copy(update={"agent": f"a{number}"}), 9000 + number, changes)
+    (_, (ended, at_ms)) = changes.alerts
+    assert opened.episode is not None
+    assert ended.episode is not None
+    assert (ended.episode.id, ended.episode.state, at_ms) == (opened.episode.id, EpisodeState.RESOLVED, 9001)
+    assert ended.message.startswith("No longer watched: tripwire (agent a, source s).")
+    pauses.add(ended)
+    assert pauses.paused == frozenset()
 
 
 def test_the_state_is_stored_as_it_is() -> None:
