@@ -30,6 +30,9 @@ PREFIX = "/shared/"
 
 MAX_DAYS = 90
 """Longest life of a link."""
+MAX_STREAMS = 32
+"""Most shared pages that may be open at the same time, half of those that a page allows: whoever has a link cannot use
+them up for those who run the stack."""
 MAX_TOKEN = 8_000
 """Longest token in characters: a run's name may have 1000, of up to four bytes each."""
 
@@ -134,6 +137,7 @@ class SharedRuns:
         """
         self._app = app
         self._file = file
+        self._streams = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
@@ -158,7 +162,17 @@ class SharedRuns:
             if inner.endswith(_SPECIFICATIONS):  # queries, without a result
                 await self._app(asked, receive, send)
                 return
-            await self._app(asked, receive, _Restricted(send, page, share, stream=inner.endswith("/stream")))
+            if not inner.endswith("/stream"):
+                await self._app(asked, receive, _Restricted(send, page, share, stream=False))
+                return
+            if self._streams >= MAX_STREAMS:
+                await _refused(f"{MAX_STREAMS} shared pages are already open: close one.", 503)(scope, receive, send)
+                return
+            self._streams += 1
+            try:
+                await self._app(asked, receive, _Restricted(send, page, share, stream=True))
+            finally:
+                self._streams -= 1
 
 
 class _Restricted:
@@ -224,6 +238,8 @@ def restricted(answer: dict[str, Any], page: str, run: str) -> dict[str, Any]:
     if runs := panels.get("runs"):
         rows = [at for at, name in enumerate(runs["run"]) if name == run]
         panels["runs"] = {column: [values[at] for at in rows] for column, values in runs.items()}
+        if "all_runs" in runs:  # how many runs there are
+            panels["runs"]["all_runs"] = [1] * len(rows)
     if totals := panels.get("totals"):
         panels["totals"] = totals | {name: [0] * len(totals[name]) for name in _TOTALS_OF_ALL if name in totals}
     told: dict[str, Any] = {name: answer[name] for name in ("status", "partial") if name in answer}

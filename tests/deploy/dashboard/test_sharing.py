@@ -1,5 +1,6 @@
 """A shared link shows its run and nothing else, until it expires."""
 
+import asyncio
 import json
 import time
 import urllib.error
@@ -12,13 +13,16 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Message, Receive, Scope, Send
 
 from headrace.deploy.cli import cli
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.panel import OF_RUN
 from headrace.deploy.dashboard.sharing import (
+    MAX_STREAMS,
     SHARED_PANELS,
     Share,
+    SharedRuns,
     TokenProblem,
     key_file,
     make_key,
@@ -75,13 +79,43 @@ def test_only_panels_about_one_run_are_shared() -> None:
 def test_what_a_snapshot_has_besides_is_left_out() -> None:
     answer = {
         "run": "demo", "problem": None, "others": ["secret"],
-        "panels": {"runs": {"run": ["x", "demo"], "reward": [1, 2]}, "new": {"run": ["x"]}},
+        "panels": {"runs": {"run": ["x", "demo"], "reward": [1, 2], "all_runs": [2, 2]}, "new": {"run": ["x"]}},
     }  # fmt: skip
+    runs = {"run": ["demo"], "reward": [2], "all_runs": [1]}
     assert restricted(answer, "", "demo") == {
-        "run": "demo", "problem": None, "panels": {"runs": {"run": ["demo"], "reward": [2]}, "new": {"run": []}},
+        "run": "demo", "problem": None, "panels": {"runs": runs, "new": {"run": []}},
     }  # fmt: skip
     failed = restricted({"run": "demo", "problem": "no run 'demo': there are x, y", "panels": {}}, "", "demo")
     assert "x, y" not in failed["problem"]
+
+
+async def test_whoever_has_a_link_cannot_use_up_the_pages_of_those_who_run_the_stack(tmp_path: Path) -> None:
+    file = key_file(tmp_path)
+    path = f"/shared/{sign(Share('mine', int(time.time()) + 60), make_key(file))}/stream"
+    opened, closed = asyncio.Semaphore(0), asyncio.Event()
+    answers: list[int] = []
+
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        opened.release()
+        await closed.wait()
+
+    async def send(message: Message) -> None:
+        answers.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    shared = SharedRuns(page, file=file)
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+    tasks = [asyncio.create_task(shared(scope, receive, send)) for _ in range(MAX_STREAMS)]
+    for _ in tasks:
+        await opened.acquire()
+    await shared(scope, receive, send)
+    assert answers == [503]
+    closed.set()
+    await asyncio.gather(*tasks)
+    await shared(scope, receive, send)
+    assert answers == [503], "a page that was closed makes room for another"
 
 
 @pytest.fixture(scope="module")
