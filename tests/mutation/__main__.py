@@ -54,6 +54,33 @@ AREAS = {
             "tests/fuzz",
         ),
     ),
+    "watch": Area(
+        ("streams/watch/*.py", "streams/processors/watch.py", "streams/processors/observe.py"), ("tests/streams/watch",)
+    ),
+    "oncall": Area(
+        ("streams/oncall/*.py", "streams/notifying/*.py"), ("tests/streams/oncall", "tests/streams/notifying")
+    ),
+    "archive": Area(
+        ("schemas/archive/*.py", "streams/archiving/*.py"), ("tests/schemas/archive", "tests/streams/archiving")
+    ),
+    "pages": Area(
+        (
+            "deploy/dashboard/sharing.py",
+            "deploy/dashboard/selection.py",
+            "deploy/dashboard/export.py",
+            "deploy/dashboard/acknowledging.py",
+            "deploy/transcript/*.py",
+            "deploy/watching/*.py",
+        ),
+        (
+            "tests/deploy/dashboard/test_sharing.py",
+            "tests/deploy/dashboard/test_selection.py",
+            "tests/deploy/dashboard/test_export.py",
+            "tests/deploy/dashboard/test_acknowledging.py",
+            "tests/deploy/transcript",
+            "tests/deploy/watching",
+        ),
+    ),
 }
 RUN_LAST = ("test_references", "test_restart")
 """Tests that first spend a minute on something else."""
