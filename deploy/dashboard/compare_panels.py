@@ -237,6 +237,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
             Axis("verdict", "Verdict", Unit.TEXT),
         ),
         wide=True,
-        empty="No task was attempted on both sides.",
+        empty="No task was attempted on both sides. A run that attempts each training task once has none: compare its "
+        "evaluations, which repeat the held-out tasks.",
     ),
 )

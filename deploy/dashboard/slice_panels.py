@@ -188,7 +188,7 @@ FALLS = Panel(
     high="high",
     cuts=CUTS,
     wide=True,
-    empty="No slice fell between any five versions and the five before them.",
+    empty=f"No fall: either no slice fell, or no version has {FEW} trajectories before it and {FEW} from it on yet.",
 )
 
 COMPONENTS = _by_version(

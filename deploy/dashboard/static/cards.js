@@ -177,19 +177,25 @@ function alignedOf(spec, columns, order = []) {
   if (spec.form !== "distribution") {
     return pivot(rows.map((row) => ({ ...row, [x]: scale(row[x]) })), x, spec.series, spec.values[0].column, order, others);
   }
-  // Bins stand side by side, whatever their width; where a series has no trajectories, its share is 0.
-  const bins = [...new Set(rows.map((row) => row[x]))].sort((a, b) => a - b);
+  // Bins stand side by side, whatever their width, those without trajectories too; where a series has none, its share is 0.
+  const bins = allBins([...new Set(rows.map((row) => row[x]))].sort((a, b) => a - b), spec.x.unit);
   rows = rows.map((row) => ({ ...row, [x]: bins.indexOf(row[x]) }));
   const table = pivot(rows, x, spec.series, spec.values[0].column, order, [spec.n]);
   const [n] = table.others;
-  table.xs.push(bins.length); // The end of the last bin.
-  table.arrays.forEach((array, at) => {
-    const count = n?.[at].find((value) => value != null) ?? null;
-    array.forEach((value, place) => { array[place] = value ?? 0; });
-    array.push(array[array.length - 1]);
-    if (n) n[at] = table.xs.map(() => count);
-  });
-  return { ...table, others: [null, null, n], bins };
+  const xs = [...bins.keys(), bins.length]; // With the end of the last bin, which has its value.
+  const place = new Map(table.xs.map((bin, at) => [bin, at]));
+  const arrays = table.arrays.map((array) => xs.map((bin) => array[place.get(Math.min(bin, bins.length - 1))] ?? 0));
+  const counts = n?.map((array) => { const count = array.find((value) => value != null) ?? null; return xs.map(() => count); });
+  return { ...table, xs, arrays, others: [null, null, counts ?? null], bins };
+}
+
+// Every bin from the first to the last of `found`: rewards in steps of 0.05, lengths in powers of two. A gap left out
+// would make distant values neighbours.
+function allBins(found, unit) {
+  const next = unit === "tokens" ? (bin) => Math.max(1, 2 * bin) : (bin) => Math.round(20 * bin + 1) / 20;
+  const bins = found.slice(0, 1);
+  while (bins.length && bins[bins.length - 1] < found[found.length - 1] && bins.length < 1000) bins.push(next(bins[bins.length - 1]));
+  return found.every((bin) => bins.includes(bin)) ? bins : found;
 }
 
 // The names of the MAX_SERIES series with the most observations, in their order.

@@ -2,7 +2,8 @@
 "use strict";
 
 const SIDES = { a: "A", b: "B" };
-const signed = (format) => (value) => (value == null ? "–" : (value < 0 ? "−" : "+") + format(Math.abs(value)));
+const signed = (format) => (value) => (value == null ? "–" : (value < 0 ? "−" : value > 0 ? "+" : "") + format(Math.abs(value)));
+const minused = (value) => formats.number(value).replace(/^-/, "−");
 
 // A difference with its interval: clear if the interval does not hold 0.
 function drawCompared(panel, held) {
@@ -17,7 +18,7 @@ function drawCompared(panel, held) {
       const line = element("tr", { className: Math.min(row.n_a, row.n_b) < FEW ? "few" : "" }, element("td", {}, row.measure),
         element("td", { className: "value" }, row.n_a ? formats.number(row.a) : "–"), element("td", { className: "value" }, row.n_b ? formats.number(row.b) : "–"),
         element("td", { className: "value" }, one ? "–" : signed(formats.number)(row.difference)),
-        element("td", { className: "value" }, one || row.low == null ? "–" : `${formats.number(row.low)} to ${formats.number(row.high)}`),
+        element("td", { className: "value" }, one || row.low == null ? "–" : `${minused(row.low)} to ${minused(row.high)}`),
         element("td", { className: "whisker" }, one || row.low == null ? "" : whisker(row, reach)),
         element("td", { className: "value" }, formats.count(row.n_a)), element("td", { className: "value" }, formats.count(row.n_b)));
       if (clear) line.dataset.clear = row.difference > 0 ? "more" : "less";

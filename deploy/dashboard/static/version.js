@@ -31,8 +31,11 @@ function drawStep({ run, version, step }) {
       ["Step before", (row) => minus(figure(row.before)), "number"]], step.measures));
 }
 
+// On the scale of all pages: the share of the largest possible reward.
+const share = (row) => (row.reward == null || !row.maximum ? row.reward : row.reward / row.maximum);
+
 const COLUMNS = {
-  Reward: { of: (row) => row.reward ?? -Infinity, text: (row) => minus(figure(row.reward)), kind: "number" },
+  Reward: { of: (row) => share(row) ?? -Infinity, text: (row) => minus(figure(share(row))), kind: "number" },
   Trajectory: { of: (row) => row.id, text: (row) => trajectoryLink(row.id) },
   Task: { of: (row) => row.task_id, text: (row) => row.task_id },
   Source: { of: (row) => row.task_source, text: (row) => row.task_source },

@@ -73,6 +73,15 @@ def test_the_page_draws_every_chart(dashboard: str, tmp_path: Path, width: int, 
         assert page.locator("#reward .u-legend").inner_text().count("held out") == 2
         assert "trained" in page.locator("#fates").inner_text()
         assert "canary mismatch" in page.locator("#alerts").inner_text()
+        # Bins without trajectories keep their place.
+        assert page.evaluate("allBins([-0.05, 0.1, 0.15], 'share')") == [-0.05, 0, 0.05, 0.1, 0.15]
+        assert page.evaluate("allBins([0, 4], 'tokens')") == [0, 1, 2, 4]
+        axes = "x: {column: 'bin', unit: 'tokens'}, values: [{column: 'share'}]"
+        spec = f"{{form: 'distribution', {axes}, series: 'of', n: 'n'}}"
+        columns = "{bin: [1, 4, 4], share: [0.5, 0.5, 1], of: ['a', 'a', 'b'], n: [2, 2, 3]}"
+        drawn = page.evaluate(f"alignedOf({spec}, {columns})")
+        assert (drawn["xs"], drawn["names"], drawn["bins"]) == ([0, 1, 2, 3], ["a", "b"], [1, 2, 4])
+        assert drawn["arrays"] == [[0.5, 0, 0.5, 0.5], [0, 0, 1, 1]]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.screenshot(path=tmp_path / "dashboard.png", full_page=True)
         assert complaints == []
