@@ -5,7 +5,7 @@ it was trained.
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.dashboard.group_rows import fates, latest_rewards
-from headrace.deploy.dashboard.panel import Form
+from headrace.deploy.dashboard.panel import Axis, Form, Panel
 from headrace.deploy.dashboard.row_dicts import RowDict, rows
 from headrace.deploy.dashboard.trainer_panels import DISTANCE, LEARNING, METRIC_CHARTS
 
@@ -15,11 +15,21 @@ if TYPE_CHECKING:
 MAX_LISTED = 500
 """Most trajectories in each list, those with the largest rewards first."""
 
+
+def _label(panel: Panel, axis: Axis, metric: str) -> str:
+    if len(panel.values) == 1:
+        return panel.heading
+    if axis.label == metric.replace("_", " "):
+        return axis.label.capitalize().replace("Kl ", "KL ")
+    return f"{panel.heading}: {axis.label}"
+
+
 MEASURES = {
-    axis.column.removeprefix("metrics."): panel.heading if len(panel.values) == 1 else f"{panel.heading}: {axis.label}"
+    name: _label(panel, axis, name)
     for panel in METRIC_CHARTS
     if panel.section in (LEARNING, DISTANCE) and panel.form is Form.LINE
     for axis in panel.values
+    for name in (axis.column.removeprefix("metrics."),)
 }
 """Metrics of the step that made a version, with their labels: those of the trainer's page about learning."""
 
