@@ -39,11 +39,3 @@ ACTIVITY = Panel(
     title="Activity",
     form=Form.DATA,
 )
-
-MEASURED = Panel(
-    "measured",
-    "When the sink last measured the lag, which it does every few seconds: later, nothing was written to ClickHouse.",
-    "SELECT toUnixTimestamp64Milli(max(time)) AS measured_ms FROM lag",
-    title="Last measurement",
-    form=Form.DATA,
-)

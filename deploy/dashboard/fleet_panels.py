@@ -1,6 +1,5 @@
 """The panels of the fleet page: what sends, serves and moves records, and what is wrong with it."""
 
-from headrace.deploy.dashboard.activity_panel import MEASURED
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
 
 RECENT_MINUTES = 15
@@ -218,5 +217,4 @@ FLEET_PANELS: tuple[Panel, ...] = (
         wide=True,
         empty="No engine serves a version yet: a follower next to it swaps weights in (`headrace status`).",
     ),
-    MEASURED,
 )

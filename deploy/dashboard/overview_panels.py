@@ -1,6 +1,6 @@
 """The panels of the overview page: a run from its events to the versions that are served."""
 
-from headrace.deploy.dashboard.activity_panel import ACTIVITY, MEASURED
+from headrace.deploy.dashboard.activity_panel import ACTIVITY
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
 from headrace.deploy.dashboard.panel import STARTS, Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.slice_panels import (
@@ -217,5 +217,4 @@ PANELS: tuple[Panel, ...] = (
         empty="No alerts.",
     ),
     ACTIVITY,
-    MEASURED,
 )

@@ -4,7 +4,8 @@ GET /                      the overview; /trainer, /compare and /explore are pag
 GET /api/snapshot?run=R    all panels as JSON
 GET /api/panels            the specifications of the panels, with their SQL
 GET /api/panels/NAME?run=R one panel; with format=csv or format=parquet as a file
-GET /stream?run=R          the snapshot, and then the panels that have changed
+GET /stream?run=R          the snapshot, and then the panels that have changed; every second a pulse
+GET /api/pulse/stream      the pulse alone, for pages about single records: see ``pulse``
 GET /api/guide             the guide of the first run: see ``guide``
 GET /shared/TOKEN/…        one run, read-only: see ``sharing``
 GET /api/metrics           meaning and warning threshold of each metric of a step
@@ -43,6 +44,7 @@ from headrace.deploy.dashboard.guide import Way, ways
 from headrace.deploy.dashboard.page_html import STATIC, page_html
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import specification
+from headrace.deploy.dashboard.pulse import Pulse
 from headrace.deploy.dashboard.record_pages import RECORD_PAGES, RecordPages
 from headrace.deploy.dashboard.responses import HEADERS as _HEADERS
 from headrace.deploy.dashboard.selection import MAX_ROWS, MAX_TEXT, SelectionError, selection
@@ -90,9 +92,10 @@ class SameOriginOnly:
 class PageHandlers:
     """The HTTP handlers of a page."""
 
-    def __init__(self, page: Page, snapshots: PageSnapshots, refresh_s: float) -> None:
+    def __init__(self, page: Page, snapshots: PageSnapshots, pulse: Pulse, refresh_s: float) -> None:
         self._page = page
         self._snapshots = snapshots
+        self._pulse = pulse
         self._refresh_s = refresh_s
         self._streams = 0
 
@@ -168,18 +171,45 @@ class PageHandlers:
         self._streams += 1
         sent: Snapshot | None = None
         try:
-            while True:
-                reading = asyncio.ensure_future(self._snapshots.snapshot(run, chosen))
-                async for slow in waiting(reading):
-                    yield slow
-                snapshot = reading.result()
-                # An event is sent even without a change: it keeps the connection alive and the page up to date.
-                text = (
-                    "event: same\ndata: same" if snapshot is sent else f"data: {_json(changes_since(sent, snapshot))}"
-                )
-                yield f"{text}\n\n"
-                sent = snapshot
-                await asyncio.sleep(self._refresh_s)
+            with self._pulse.listening():
+                while True:
+                    reading = asyncio.ensure_future(self._snapshots.snapshot(run, chosen))
+                    async for event in waiting(reading, self._pulse.event):
+                        yield event
+                    snapshot = reading.result()
+                    # An event is sent even without a change: it keeps the connection alive and the page up to date.
+                    text = (
+                        "event: same\ndata: same"
+                        if snapshot is sent
+                        else f"data: {_json(changes_since(sent, snapshot))}"
+                    )
+                    yield f"{text}\n\n"
+                    sent = snapshot
+                    async for pulse in self._pulse.told(self._refresh_s):
+                        yield pulse
+        finally:
+            self._streams -= 1
+
+
+class PulseHandler:
+    """The stream of pulses for pages that have no other stream."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._streams = 0
+
+    async def stream(self, request: Request) -> Response:
+        """Answer with a pulse every second."""
+        if self._streams >= MAX_STREAMS:
+            return _problem(f"{MAX_STREAMS} pages are already open: close one", 503)
+        return StreamingResponse(self._pulses(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def _pulses(self) -> AsyncIterator[str]:
+        self._streams += 1
+        try:
+            with self._pulse.listening():
+                async for pulse in self._pulse.told():
+                    yield pulse
         finally:
             self._streams -= 1
 
@@ -236,15 +266,17 @@ def dashboard_app(
     first_run = ways(kafka, gateway)
     records = Source(clickhouse_url, secrets)
     sources = [PageSnapshots(clickhouse_url, secrets, page, refresh_s) for page in PAGES]
+    pulse = Pulse(clickhouse_url, secrets)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         records.close()
+        pulse.close()
         for source in sources:
             source.close()
 
-    pages = [PageHandlers(page, source, refresh_s) for page, source in zip(PAGES, sources, strict=True)]
+    pages = [PageHandlers(page, source, pulse, refresh_s) for page, source in zip(PAGES, sources, strict=True)]
     return Starlette(
         routes=[
             *(route for page in pages for route in page.routes()),
@@ -252,6 +284,7 @@ def dashboard_app(
             *Acknowledging(records, kafka).routes(),
             Route("/healthz", health),
             Route("/api/metrics", metrics),
+            Route("/api/pulse/stream", PulseHandler(pulse).stream),
             Route("/api/guide", guide_of(first_run)),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],

@@ -3,7 +3,7 @@
 A chart of metrics has a query of its own, for other clients, but the page draws it from the result of ``steps``.
 """
 
-from headrace.deploy.dashboard.activity_panel import ACTIVITY, MEASURED
+from headrace.deploy.dashboard.activity_panel import ACTIVITY
 from headrace.deploy.dashboard.overview_panels import ALERT_COLUMNS, MAX_LISTED_RUNS
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
 from headrace.deploy.dashboard.panel import STARTS, Axis, Form, Panel, Unit
@@ -265,5 +265,4 @@ TRAINER_PANELS: tuple[Panel, ...] = (
         empty="No alerts.",
     ),
     ACTIVITY,
-    MEASURED,
 )

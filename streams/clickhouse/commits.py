@@ -62,6 +62,10 @@ class TopicCommits:
         """Returns the id of the topic that ``place`` is read from."""
         return self._ids[place]
 
+    def places(self) -> list[TopicPartition]:
+        """Returns the partitions that were read last and whose topics are not known to be deleted."""
+        return [place for place in self._ids if place not in self._deleted]
+
     def clear(self) -> None:
         """Forget all partitions."""
         self._reads += 1

@@ -34,6 +34,7 @@ from headrace.streams.clickhouse.event_rows import LAG as NATIVE_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.clickhouse.losses import loss_alert
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, PendingPartitions
+from headrace.streams.clickhouse.signs_of_life import give_signs
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
 from headrace.streams.clickhouse.unstored import SOURCE
@@ -82,6 +83,8 @@ class _Sink:
         self._producer = producer
         self._held = held
         self._cycle = cycle
+        self.rounds = 0
+        """Number of iterations that ended."""
         self._restarts: dict[TopicPartition, float] = {}
         self._restart_pauses: dict[TopicPartition, float] = {}
 
@@ -110,6 +113,7 @@ class _Sink:
             if not self._cycle.is_writing:
                 self._write_largest()
             await self._cycle.written()
+        self.rounds += 1
         read = sum(map(len, records.values()))
         await asyncio.sleep(0 if read >= CHUNK_RECORDS else min(self._config.linger_s / _LINGER_WAITS, _IDLE_S))
 
@@ -289,6 +293,7 @@ async def _run(config: SinkConfig, stop: asyncio.Event, ready: Callable[[], None
                 sink = _Sink(config, consumer, assigned, commits, producer, held, cycle)
                 consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=assigned)
                 tasks.create_task(sink.watch_topics(stop))
+                tasks.create_task(give_signs(config, consumer, database, lambda: sink.rounds, commits.places, stop))
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():

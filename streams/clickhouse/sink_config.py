@@ -54,11 +54,14 @@ class SinkConfig:
     """Partitions whose batches are converted and inserted concurrently."""
     lag_interval_s: float = 5.0
     """Seconds between two measurements of the consumer groups' lag."""
+    sign_interval_s: float = 1.0
+    """Seconds between two signs of life in the table `sinks`, by which pages notice within five seconds that nothing is
+    written any more."""
     retry_most_s: float = 10.0
     """Longest pause in seconds between two attempts while ClickHouse does not answer."""
 
     def __post_init__(self) -> None:
-        for name in ("linger_s", "lag_interval_s", "retry_most_s"):
+        for name in ("linger_s", "lag_interval_s", "sign_interval_s", "retry_most_s"):
             value = getattr(self, name)
             if value <= 0:
                 raise ValueError(f"the sink's setting {name} must be positive, not {value}")

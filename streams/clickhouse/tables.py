@@ -532,6 +532,16 @@ LAG = Table(
     keep_ms=14 * 24 * 3600 * 1000,
 )
 
+SINKS = Table(
+    "sinks",
+    "The newest sign of life of each sink, which writes one a second while it reads Kafka; not derived from a record.",
+    (
+        Column("sink", NAME, "Consumer group and member."),
+        Column("time", TIME, "Time of the sign of life."),
+    ),
+    key=("sink",),
+)
+
 PRICES = Table(
     "prices",
     "Prices of models, from the sink's setting prices; not derived from records.",
@@ -562,6 +572,7 @@ TABLES: tuple[Table, ...] = (
     FEEDBACK,
     SDK_STATS,
     LAG,
+    SINKS,
     PRICES,
 )
 

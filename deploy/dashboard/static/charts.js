@@ -375,7 +375,5 @@ function cumulate(arrays) {
   return sums;
 }
 
-const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
-const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 // A date and a time of this browser's time zone, which is named beside it.
 const moment = (ms) => new Date(ms).toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "medium" });

@@ -2,6 +2,9 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
+// The reader's time zone, which is named.
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 const card = (id, options) => new Chart(byId(id), options);
 
 const element = (tag, properties = {}, ...children) => {
@@ -81,7 +84,7 @@ function livePage(draw, { every } = {}) {
     byId("problem").hidden = !latest.problem;
     byId("problem").textContent = latest.problem ?? "";
     const [activity] = rowsOf(latest.panels.activity ?? {});
-    feed.facts(latest.run ? activity ?? null : null, latest.panels.measured?.measured_ms?.[0] ?? 0);
+    feed.facts(latest.run ? activity ?? null : null);
     document.body.dataset.problem = latest.problem ? "yes" : "no";
     if (latest.panels.runs && byId("run")) drawRuns(latest.panels.runs, latest.run, every);
     // Links to the other pages keep the selected run.
@@ -93,6 +96,7 @@ function livePage(draw, { every } = {}) {
     stream?.close();
     stream = new EventSource(path + "/stream" + location.search);
     stream.addEventListener("same", () => feed.seen());
+    stream.addEventListener("pulse", (event) => feed.pulse(JSON.parse(event.data)));
     stream.addEventListener("slow", (event) => feed.slow(Number(event.data)));
     stream.addEventListener("expired", () => {
       stream.close();

@@ -62,6 +62,7 @@ function recordTable(label, columns, rows, marked = () => false) {
 
 // Reads a record and draws it, or says why there is none.
 async function showRecord(url, draw) {
+  const feed = watchPulse();
   const fail = (text) => {
     byId("problem").textContent = text;
     byId("problem").hidden = false;
@@ -69,6 +70,7 @@ async function showRecord(url, draw) {
   try {
     const response = await fetch(url, { headers: { Accept: "application/json" } });
     const body = await response.json();
+    feed.seen();
     if (body.problem) return fail(body.problem);
     draw(body);
     // Links to the other pages keep the run.

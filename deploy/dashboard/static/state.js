@@ -3,10 +3,11 @@
 "use strict";
 
 (() => {
-  // A page hears from the dashboard every two seconds, also when nothing has changed.
+  // A page hears from the dashboard every second, also when nothing has changed.
   const SILENT_MS = 4500;
-  // The sink measures the lag every five seconds.
-  const SINK_SILENT_MS = 20000;
+  // The dashboard asks ClickHouse every second, and the sink gives a sign of life there every second.
+  const CLICKHOUSE_SILENT_MS = 3500;
+  const SINK_SILENT_MS = 3500;
 
   const seconds = (ms) => Math.max(0, Math.round(ms / 1000));
   const duration = (ms) => {
@@ -40,23 +41,29 @@
   }
 
   // Returns [state, text, stale] of the page's feed: connecting, live, slow or lost; stale if the sink writes nothing.
-  function feedState({ seenAt, slowS, closed, expired, refused, measuredMs }, now) {
-    const at = seenAt ? `; the figures are of ${clock(seenAt)}` : "";
+  // `still`: the page shows a record as it was read, and does not change.
+  function feedState({ seenAt, slowS, closed, expired, refused, pulse, still }, now) {
+    const at = seenAt ? (still ? `; read at ${clock(seenAt)}` : `; the figures are of ${clock(seenAt)}`) : "";
+    const heardAt = Math.max(seenAt && !still ? seenAt : 0, pulse?.at ?? 0);
     if (expired) return ["lost", `this link has expired${at}`];
     if (refused) return ["lost", "refused"];
     if (closed) return ["lost", `the dashboard does not answer, retrying${at}`];
-    if (!seenAt && !slowS) return ["connecting", "connecting"];
     if (slowS) return ["slow", `ClickHouse has not answered for ${Math.round(slowS)} s${at}`];
-    if (now - seenAt > SILENT_MS) return ["lost", `nothing from the dashboard for ${seconds(now - seenAt)} s${at}`];
-    if (measuredMs && now - measuredMs > SINK_SILENT_MS) {
-      return ["live", `live, but nothing was written to ClickHouse for ${duration(now - measuredMs)}: does the sink run? headrace status`, true];
+    if (!heardAt) return ["connecting", "connecting"];
+    if (now - heardAt > SILENT_MS) return ["lost", `nothing from the dashboard for ${seconds(now - heardAt)} s${at}`];
+    const since = (s) => (pulse && s != null ? 1000 * s + now - pulse.at : 0);
+    const [clickhouseMs, sinkMs] = [since(pulse?.clickhouse_s), since(pulse?.sink_s)];
+    if (clickhouseMs > CLICKHOUSE_SILENT_MS) return ["slow", `ClickHouse has not answered for ${seconds(clickhouseMs)} s${at}`];
+    const live = still ? "read" : "live";
+    if (sinkMs > SINK_SILENT_MS) {
+      return ["live", `${live}, but the sink has written nothing to ClickHouse for ${duration(sinkMs)}: does it run, and does Kafka answer? headrace status`, true];
     }
-    return ["live", "live, " + clock(seenAt) + " " + ZONE];
+    return seenAt ? ["live", `${live}, ${clock(seenAt)} ${ZONE}`] : ["connecting", "connecting"];
   }
 
   // Shows the feed's state in #state and the run's after it, and keeps both true while nothing arrives.
-  function watchFeed() {
-    const feed = { seenAt: 0, slowS: 0, closed: false, expired: false, refused: false, measuredMs: 0, facts: null };
+  function watchFeed({ still = false } = {}) {
+    const feed = { seenAt: 0, slowS: 0, closed: false, expired: false, refused: false, pulse: null, facts: null, still };
     const chip = element("p", { className: "doing", id: "doing", hidden: true });
     chip.setAttribute("role", "status");
     byId("state").after(chip);
@@ -85,6 +92,11 @@
         Object.assign(feed, { seenAt: Date.now(), slowS: 0, closed: false, refused: false });
         show();
       },
+      // `told`: seconds since ClickHouse answered, and since the sink wrote to it (null: it never did).
+      pulse(told) {
+        Object.assign(feed, { pulse: { ...told, at: Date.now() }, closed: false });
+        show();
+      },
       slow(waited) {
         Object.assign(feed, { slowS: waited, closed: false });
         show();
@@ -103,15 +115,40 @@
       },
       // A hidden page hears nothing, and begins anew.
       hidden() {
-        Object.assign(feed, { seenAt: 0, slowS: 0, closed: false });
+        Object.assign(feed, { seenAt: still ? feed.seenAt : 0, slowS: 0, closed: false, pulse: null });
       },
-      // `found`: the facts of the panel activity; null while no single run is shown. `measuredMs`: of the newest lag.
-      facts(found, measuredMs) {
-        Object.assign(feed, { facts: found, measuredMs });
+      // `found`: the facts of the panel activity; null while no single run is shown.
+      facts(found) {
+        feed.facts = found;
         show();
       },
     };
   }
 
-  Object.assign(window, { runState, feedState, watchFeed });
+  // The feed of a page that is read once: it hears the pulse only.
+  function watchPulse() {
+    const feed = watchFeed({ still: true });
+    let stream = null;
+
+    function connect() {
+      stream?.close();
+      stream = new EventSource("/api/pulse/stream");
+      stream.addEventListener("pulse", (event) => feed.pulse(JSON.parse(event.data)));
+      stream.addEventListener("error", () => {
+        feed.lost();
+        if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+      });
+    }
+
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) {
+        stream?.close();
+        feed.hidden();
+      } else connect();
+    });
+    if (!document.hidden) connect();
+    return feed;
+  }
+
+  Object.assign(window, { runState, feedState, watchFeed, watchPulse });
 })();

@@ -59,21 +59,30 @@ def test_a_page_tells_what_is_old() -> None:
         "closed": False,
         "expired": False,
         "refused": False,
-        "measuredMs": NOW - 4_000,
+        "pulse": {"at": NOW - 500, "clickhouse_s": 0.5, "sink_s": 1.2},
     }
+    silent = {"at": NOW - 500, "clickhouse_s": 0.5, "sink_s": 59.5}
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({}, "live", "live"),
         ({"seenAt": 0}, "connecting", "connecting"),
         ({"slowS": 3.5}, "slow", "ClickHouse has not answered for 4 s; the figures are of"),
         ({"seenAt": 0, "slowS": 3}, "slow", "ClickHouse has not answered for 3 s"),
-        ({"seenAt": NOW - 5_000}, "lost", "nothing from the dashboard for 5 s; the figures are of"),
+        ({"seenAt": NOW - 5_000, "pulse": None}, "lost", "nothing from the dashboard for 5 s; the figures are of"),
+        ({"seenAt": NOW - 5_000}, "live", "live"),
+        ({"pulse": silent | {"clickhouse_s": 3.5}}, "slow", "ClickHouse has not answered for 4 s; the figures are of"),
         ({"closed": True}, "lost", "the dashboard does not answer, retrying"),
         (
-            {"measuredMs": NOW - 60_000},
+            {"pulse": silent},
             "live",
-            "live, but nothing was written to ClickHouse for 60 s: does the sink run?",
+            "live, but the sink has written nothing to ClickHouse for 60 s: does it run",
         ),
-        ({"measuredMs": 0}, "live", "live"),
+        ({"pulse": silent | {"sink_s": None}}, "live", "live"),
+        ({"still": True, "seenAt": NOW - 10**6}, "live", "read, "),
+        (
+            {"still": True, "pulse": {**silent, "at": NOW - 6_000}},
+            "lost",
+            "nothing from the dashboard for 6 s; read at",
+        ),
         ({"expired": True}, "lost", "this link has expired"),
     ]
     with served(f"http://{HOST}:{free_port()}") as url, browser_page() as (page, _):

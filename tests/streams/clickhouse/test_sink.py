@@ -287,6 +287,7 @@ async def test_the_lag_of_every_group_is_measured(kafka: str, clickhouse: str) -
     query = "SELECT count() FROM lag WHERE consumer_group = 'measured' AND topic = 'events' AND records = 0"
     async with running_sink(config):
         await until(clickhouse, query, 4)
+        await until(clickhouse, "SELECT count() FROM sinks FINAL WHERE sink LIKE 'measured/%'", 1)
 
 
 @pytest.mark.kafka

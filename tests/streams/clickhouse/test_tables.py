@@ -38,10 +38,10 @@ NOW_MS = int(time() * 1000)
 LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_every_table_but_lag_and_prices_has_a_topic() -> None:
+def test_every_table_but_lag_sinks_and_prices_has_a_topic() -> None:
     assert set(TABLES_OF_TOPIC) <= {topic.name for topic in TOPICS}
     assert {table.name for tables in TABLES_OF_TOPIC.values() for table in tables} == (
-        {table.name for table in TABLES} - {"lag", "prices"}
+        {table.name for table in TABLES} - {"lag", "sinks", "prices"}
     )
 
 
@@ -110,7 +110,7 @@ def test_a_table_gets_the_size_of_compact_parts_unless_somebody_has_set_one() ->
 def test_rows_expire_and_are_partitioned_by_the_retention_of_their_topic() -> None:
     for table in TABLES:
         if table.topic is None:
-            assert table.name in ("lag", "prices")
+            assert table.name in ("lag", "sinks", "prices")
             continue
         statement = create_statement(table)
         if table.topic.retention_ms == FOREVER or table.topic.compacted:
