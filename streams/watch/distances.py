@@ -5,7 +5,6 @@
 Sums are exact (``math.fsum``), so that a replay on another machine gives the same bytes.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from math import fsum, sqrt
 
@@ -60,7 +59,12 @@ def _between(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float,
     """Returns, between each two neighbouring values of both, their ends and the two distribution functions."""
     points = sorted({*x, *y})
     ends = [*points[1:], points[-1]] if points else []
-    return [
-        (start, end, bisect_right(x, start) / len(x), bisect_right(y, start) / len(y))
-        for start, end in zip(points, ends, strict=True)
-    ]
+    found: list[tuple[float, float, float, float]] = []
+    at_x = at_y = 0
+    for start, end in zip(points, ends, strict=True):
+        while at_x < len(x) and x[at_x] <= start:
+            at_x += 1
+        while at_y < len(y) and y[at_y] <= start:
+            at_y += 1
+        found.append((start, end, at_x / len(x), at_y / len(y)))
+    return found

@@ -19,7 +19,7 @@ from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
-from headrace.streams.watch.measures import LABELS
+from headrace.streams.watch.measures import LABELS, shares_now
 from headrace.streams.watch.monitors import (
     ANNEAL,
     ANNEAL_RULE,
@@ -30,7 +30,7 @@ from headrace.streams.watch.monitors import (
     Monitor,
     component_monitors,
 )
-from headrace.streams.watch.shares import Shares, followed, shares_of
+from headrace.streams.watch.shares import Shares, followed
 from headrace.streams.watch.window import Measured, Row, View
 
 BASELINE_WINDOWS = 25
@@ -125,8 +125,10 @@ class _Turn:
     def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
         lane = self.state.key.lane
         found: dict[str, _Verdict] = {}
+        annealed = self._annealed(rules.anneals.get(self.state.key.spec, {}))
         for monitor in chain(MONITORS[lane], self._components()):
-            verdict = self._adaptive(monitor) if monitor.adapts else self._charted(monitor)
+            pays = monitor.component not in annealed
+            verdict = self._adaptive(monitor) if monitor.adapts else self._charted(monitor, counts=pays)
             if verdict is not None:
                 found[monitor.name] = verdict
         if (verdict := self._tripwires()) is not None:
@@ -136,7 +138,17 @@ class _Turn:
         self.state = replace(self.state, charts=self._charts, shares=self._shares(found), samples=self._samples(lane))
         return found
 
-    def _charted(self, monitor: Monitor) -> _Verdict | None:
+    def _annealed(self, schedules: Mapping[str, Schedule]) -> frozenset[str]:
+        """The shaping terms that are worth nothing any more: every weight in the window is 0, as planned."""
+        return frozenset(
+            component
+            for component in schedules
+            if (weights := self._view.column(f"weight:{component}")) and not any(weights)
+        )
+
+    def _charted(self, monitor: Monitor, *, counts: bool = True) -> _Verdict | None:
+        """The verdict of a chart. ``counts``: whether what it measures is still paid for; otherwise there is no
+        evidence, and an open episode is resolved."""
         measured = monitor.measure(self._view)
         if measured is None or not isfinite(measured.value):
             return None
@@ -149,6 +161,8 @@ class _Turn:
         if monitor.spared is not None and monitor.spared(self._view):
             after = spared(before, after)
             judged = replace(judged, strength=min(judged.strength, _strength(after, judged)))
+        if not counts:
+            after, judged = replace(after, up=0.0, down=0.0), replace(judged, strength=0.0)
         self._charts[monitor.name] = after
         reading = _reading(measured, judged)
         return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, measured)))
@@ -172,7 +186,8 @@ class _Turn:
             change=(measured.value - window[-2]) / sd if len(window) > 1 else None,
             strength=strength,
         )
-        kept = window[-found.kept :] if found.strength > 1 else window
+        # What is too small to matter is kept: on a slow ramp each cut would otherwise make the next baseline.
+        kept = window[-found.kept :] if found.strength > 1 and matters else window
         self.state = replace(self.state, adaptive={**self.state.adaptive, monitor.name: kept})
         since = self.state.window - found.kept + 1
         return _Verdict(reading, Evidence(since, lambda: self._examples(monitor, measured)))
@@ -233,11 +248,10 @@ class _Turn:
     def _shares(self, found: Mapping[str, _Verdict]) -> dict[str, Shares]:
         """The usual shares of labels after the window; they stay where a change is suspected."""
         after = dict(self.state.shares)
-        rows = [row for row in self._rows if not row.values.get("evaluates")]
         for monitor in MONITORS[self.state.key.lane]:
-            if monitor.name in LABELS and rows:
+            if monitor.name in LABELS and self._view.acted:
                 suspected = monitor.name in found and found[monitor.name].reading.strength > 0.25
-                now = shares_of([LABELS[monitor.name](row) for row in rows])
+                now = shares_now(self._view, monitor.name)
                 after[monitor.name] = followed(after.get(monitor.name, Shares()), now, frozen=suspected)
         return after
 

@@ -91,13 +91,19 @@ def risen_label(monitor: str) -> Measure:
         usual = view.shares.get(monitor)
         if usual is None or usual.windows < 5 or len(view.rows) < FEW:
             return None
-        rows = [LABELS[monitor](row) for row in view.rows if not row.values.get("evaluates")]
-        if len(rows) < FEW:
+        if len(view.acted) < FEW:
             return None
-        label, by = risen(usual, shares_of(rows))
-        return Measured(by, len(rows), label=label)
+        label, by = risen(usual, shares_now(view, monitor))
+        return Measured(by, len(view.acted), label=label)
 
     return measure
+
+
+def shares_now(view: View, monitor: str) -> dict[str, float]:
+    """Returns the share of each label of ``monitor`` in the window, which has rows that are no evaluations."""
+    if monitor not in view.now:
+        view.now[monitor] = shares_of([LABELS[monitor](row) for row in view.acted])
+    return view.now[monitor]
 
 
 LABELS = {
@@ -117,9 +123,9 @@ def against_the_rest(component: str) -> Measure:
     def measure(view: View) -> Measured | None:
         value, weight = f"value:{component}", f"weight:{component}"
         pairs = [
-            (row.values[value], row.values["total"] - row.values[value] * row.values[weight])
-            for row in view.rows
-            if not row.values.get("evaluates") and {"total", value, weight} <= row.values.keys()
+            (values[value], values["total"] - values[value] * values[weight])
+            for values in (row.values for row in view.acted)
+            if value in values and weight in values and "total" in values
         ]
         own, rest = [each for each, _ in pairs], [each for _, each in pairs]
         if len(pairs) < FEW or len(pairs) - max(Counter(own).values()) < FEW // 2:

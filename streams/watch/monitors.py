@@ -49,6 +49,8 @@ class Monitor:
     """Which trajectories show it."""
     spared: Callable[[View], bool] | None = None
     """When evidence does not grow, because something harmless explains the change; ``None``: never."""
+    component: str = ""
+    """The component of the reward that it is about, if any."""
     adapts: bool = False
     """Whether it uses ADWIN instead of a chart, because its baseline may move for good; ``rule`` then gives the
     direction and the smallest change."""
@@ -432,6 +434,7 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
         COMPONENT_RULE,
         m.low(value),
         spared=_reward_falls,
+        component=component,
     )
     against = Monitor(
         AGAINST + component,
@@ -441,6 +444,7 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
         m.against_the_rest(component),
         ChartRule(DOWN, 0.3),
         m.opposed(component),
+        component=component,
     )
     return mean, against
 

@@ -114,21 +114,27 @@ class View:
     reward_change: float | None = None
     """How much the mean reward is above its expected value, in standard deviations of single trajectories; ``None``
     while the baseline is learnt."""
+    now: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Shares of labels in the window, by monitor, as far as they were asked for."""
     _columns: dict[str, list[float]] = field(default_factory=dict)
+    _acted: list[Row] | None = None
+
+    @property
+    def acted(self) -> list[Row]:
+        """The rows without evaluations."""
+        if self._acted is None:
+            self._acted = [row for row in self.rows if not row.values.get("evaluates")]
+        return self._acted
 
     def column(self, name: str) -> list[float]:
         """Returns the value ``name`` of each row that has it, without evaluations."""
         if name not in self._columns:
-            self._columns[name] = [
-                row.values[name] for row in self.rows if name in row.values and not row.values.get("evaluates")
-            ]
+            self._columns[name] = [row.values[name] for row in self.acted if name in row.values]
         return self._columns[name]
 
     def pairs(self, x: str, y: str) -> tuple[list[float], list[float]]:
         """Returns the values ``x`` and ``y`` of the rows that have both, without evaluations."""
-        both = [
-            row.values for row in self.rows if x in row.values and y in row.values and not row.values.get("evaluates")
-        ]
+        both = [row.values for row in self.acted if x in row.values and y in row.values]
         return [values[x] for values in both], [values[y] for values in both]
 
 

@@ -8,7 +8,9 @@
 
 Attempts are simulated (``streams/watch/planted``); windows are judged by the function that the processor uses. A run
 begins with 50 honest steps. Then each hack rises to 90 % of the attempts within the ramp, from the state that the
-honest steps left. A delay is the number of steps from the first hacked one to the alarm, both included.
+honest steps left, while the honest run goes on to its end. All hacks of a run change the same honest attempts, so the
+rows of those that they leave alone are made once. A delay is the number of steps from the first hacked one to the
+alarm, both included.
 """
 
 import argparse
@@ -17,10 +19,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, exp, factorial, floor, sqrt
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
@@ -30,7 +33,7 @@ from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.monitors import MONITORS
 from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.drifts import DRIFTS
-from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked_step, share_at
+from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
 from headrace.streams.watch.planted.observations import (
     FEEDBACK_KEY,
     SOURCE,
@@ -52,6 +55,37 @@ ATTEMPTS, INPUTS, REWARDS = keys("simulated")
 FATES = fate_key("simulated")
 
 
+class AttemptRows(NamedTuple):
+    """The rows of an attempt; of an evaluation only that of its reward."""
+
+    reward: Row | None
+    acted: Row | None
+    fate: Row | None
+    feedback: Row | None
+
+
+class Rows:
+    """The rows of attempts, made once for each: hacks share the honest attempts of a run."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Attempt, AttemptRows]] = {}
+
+    def of(self, attempt: Attempt, version: int, *, keep: bool) -> AttemptRows:
+        """Returns the rows of ``attempt``. ``keep``: whether it will be asked for again, and so must stay."""
+        known = self._known.get(id(attempt))
+        if known is not None:
+            return known[1]
+        made = AttemptRows(
+            reward_row(attempt, version) if attempt.source == SOURCE else None,
+            None if attempt.evaluates else attempt_row(attempt, version),
+            None if attempt.evaluates else fate_row(attempt, version),
+            feedback_row(attempt, version) if attempt.feedback and not attempt.evaluates else None,
+        )
+        if keep:
+            self._known[id(attempt)] = attempt, made
+        return made
+
+
 @dataclass(slots=True)
 class Monitored:
     """A run and the state of its monitors."""
@@ -62,23 +96,22 @@ class Monitored:
     waiting: dict[Key, list[Row]] = field(default_factory=dict)
     """Rows of the windows that are open."""
 
-    def after(self, attempts: Sequence[Attempt], version: int) -> tuple["Monitored", list[Alert]]:
-        """The run after a step with ``attempts``, and the alerts about it.
+    def after(self, rows: Sequence[AttemptRows]) -> tuple["Monitored", list[Alert]]:
+        """The run after a step with the attempts of ``rows``, and the alerts about it.
 
         A window of attempts and of rewards is a step, or several with 32 rows together; others have 64 rows.
         """
-        made = [each for each in attempts if not each.evaluates]
-        acted = [attempt_row(each, version) for each in made]
+        acted = [each.acted for each in rows if each.acted]
         new = {
             ATTEMPTS: [row for row in acted if row.task_source == SOURCE],
             INPUTS: acted,
-            REWARDS: [reward_row(each, version) for each in attempts if each.source == SOURCE],
-            FATES: [fate_row(each, version) for each in made],
-            FEEDBACK_KEY: [feedback_row(each, version) for each in made if each.feedback],
+            REWARDS: [each.reward for each in rows if each.reward],
+            FATES: [each.fate for each in rows if each.fate],
+            FEEDBACK_KEY: [each.feedback for each in rows if each.feedback],
         }
         states, waiting, alerts = dict(self.states), {}, []
-        for key, rows in new.items():
-            open_ = [*self.waiting.get(key, []), *rows]
+        for key, made in new.items():
+            open_ = [*self.waiting.get(key, []), *made]
             by_version = key.lane in (Lane.ATTEMPT, Lane.REWARD)
             while len(open_) >= (LEAST if by_version else LARGEST_WITHOUT_VERSION):
                 size = len(open_) if by_version else LARGEST_WITHOUT_VERSION
@@ -94,42 +127,55 @@ def opened(alerts: Iterable[Alert]) -> list[str]:
     return [each.episode.monitor for each in alerts if each.episode and each.episode.state is EpisodeState.OPENED]
 
 
-def planted(run: Monitored, hack: Hack, *, seed: int, ramp: int, steps: int) -> dict[str, int]:
-    """The delay of each monitor that alarms within ``steps`` of ``hack``."""
+def planted(
+    run: Monitored, hack: Hack, steps: Sequence[Sequence[Attempt]], rows: Rows, *, seed: int, ramp: int
+) -> dict[str, int]:
+    """The delay of each monitor that alarms while ``hack`` rises in the honest ``steps``."""
     random = Random(f"{hack.name}/{seed}/{ramp}")
     delays: dict[str, int] = {}
-    for step in range(steps):
+    for step, attempts in enumerate(steps):
         version = HONEST_START + step
-        attempts = hacked_step(random, hack, version, share_at(step, ramp), begun=HONEST_START)
-        run, alerts = run.after(attempts, version)
+        honest = set(map(id, attempts))
+        mixed = hacked(random, hack, attempts, share_at(step, ramp), begun=HONEST_START)
+        run, alerts = run.after([rows.of(each, version, keep=id(each) in honest) for each in mixed])
         for name in opened(alerts):
             delays.setdefault(name, step + 1)
     return delays
 
 
-def measure_hacks(
-    runs: int, ramp: int, steps: int, first_seed: int = 0, changes: Mapping[str, Hack] = HACKS
-) -> dict[str, list[dict[str, int]]]:
-    """The delays by monitor, of each run, by hack, or by another of ``changes``."""
-    found: dict[str, list[dict[str, int]]] = {name: [] for name in changes}
-    for seed in range(first_seed, first_seed + runs):
-        random, run = Random(f"honest/{seed}"), Monitored()
-        for version in range(HONEST_START):
-            run, _ = run.after(honest_step(random, version), version)
-        for name, hack in changes.items():
-            found[name].append(planted(run, hack, seed=seed, ramp=ramp, steps=steps))
+@dataclass(slots=True)
+class Found:
+    """What the monitors said about all runs."""
+
+    hacks: dict[str, list[dict[str, int]]]
+    """The delays by monitor, of each run, by hack, or by another change."""
+    false: Counter[str] = field(default_factory=Counter)
+    """The number of episodes that honest steps opened, by monitor."""
+    honest_steps: int = 0
+    """Honest steps."""
+
+
+def measure(
+    seeds: Iterable[int], ramp: int, steps: int, honest_steps: int, changes: Mapping[str, Hack] = HACKS
+) -> Found:
+    """Run each seed: honestly for ``honest_steps`` steps, and from its 50th on with each of ``changes`` for ``steps``
+    steps."""
+    found = Found({name: [] for name in changes})
+    for seed in seeds:
+        random, run, rows = Random(f"honest/{seed}"), Monitored(), Rows()
+        end = max(HONEST_START if changes else 0, honest_steps)
+        for version in range(end + 1):
+            if version == HONEST_START and changes:
+                base, shared = Random(f"planted/{seed}"), Rows()
+                attempts = [honest_step(base, HONEST_START + step) for step in range(steps)]
+                for name, hack in changes.items():
+                    found.hacks[name].append(planted(run, hack, attempts, shared, seed=seed, ramp=ramp))
+            if version == end:
+                break
+            run, alerts = run.after([rows.of(each, version, keep=False) for each in honest_step(random, version)])
+            found.false.update(opened(alerts))
+            found.honest_steps += 1
     return found
-
-
-def measure_honest(runs: int, steps: int, first_seed: int = 0) -> Counter[str]:
-    """The number of episodes that honest runs open, by monitor."""
-    false: Counter[str] = Counter()
-    for seed in range(first_seed, first_seed + runs):
-        random, run = Random(f"false/{seed}"), Monitored()
-        for version in range(steps):
-            run, alerts = run.after(honest_step(random, version), version)
-            false.update(opened(alerts))
-    return false
 
 
 def first_alarms(delays: Sequence[dict[str, int]], steps: int) -> list[int]:
@@ -137,10 +183,29 @@ def first_alarms(delays: Sequence[dict[str, int]], steps: int) -> list[int]:
     return [min(each.values(), default=steps + 1) for each in delays]
 
 
+def middle_of(delays: Sequence[int]) -> str:
+    """The median of ``delays``, with its 95 % interval from the order of the values (binomial, as a normal)."""
+    ordered, n = sorted(delays), len(delays)
+    half = 0.98 * sqrt(n)
+    low, high = ordered[max(0, floor(n / 2 - half))], ordered[min(n - 1, ceil(n / 2 + half) - 1)]
+    return f"{median(ordered):g}" + (f" ({low}–{high})" if n >= 20 else "")
+
+
+def at_most(count: int, steps: int) -> float:
+    """The upper end of the 95 % interval (one-sided) of a rate in 10,000 steps, of ``count`` Poisson events in
+    ``steps``."""
+    low, high = 0.0, count + 10.0 * sqrt(count + 1.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = sum(exp(-middle) * middle**each / factorial(each) for each in range(count + 1))
+        low, high = (middle, high) if below > 0.05 else (low, middle)
+    return 10_000 * high / steps
+
+
 def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list[str]:
     """The table of delays, as Markdown."""
     lines = [
-        "| hack | first monitor | median | p90 | latest | share then | missed | others, median |",
+        "| hack | first monitor | median (95 %) | p90 | latest | share then | missed | others, median |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, runs in found.items():
@@ -154,7 +219,7 @@ def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list
         middle = median(first)
         missed = sum(delay > steps for delay in first)
         lines.append(
-            f"| {name} | `{medians[0][1] if medians else '–'}` | {middle:g} | {first[int(0.9 * len(first))]} | "
+            f"| {name} | `{medians[0][1] if medians else '–'}` | {middle_of(first)} | {first[int(0.9 * len(first))]} | "
             f"{first[-1]} | {100 * share_at(int(middle) - 1, ramp):.0f} % | {missed} | {', '.join(leading[1:5])} |"
         )
     return lines
@@ -199,7 +264,15 @@ def tables(results: Sequence[dict[str, Any]]) -> list[str]:
             lines += [f"ramp {ramp}, {count} runs, {steps} steps", *table(found, ramp, steps), ""]
             seen |= {name: runs for name, runs in found.items() if name not in seen}
     lines += monitor_table(seen, false, honest)
-    return [*lines, f"{false.total()} false alarms in {honest:,} honest steps: {dict(false.most_common())}"]
+    return [*lines, summary(false, honest)] if honest else lines
+
+
+def summary(false: Counter[str], honest_steps: int) -> str:
+    """A sentence on the false alarms."""
+    return (
+        f"{false.total()} false alarms in {honest_steps:,} honest steps, at most "
+        f"{at_most(false.total(), honest_steps):.2g} in 10,000 (95 %): {dict(false.most_common())}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=0, help="thresholds were chosen on seeds 0 to 9")
     parser.add_argument("--ramp", type=int, default=60)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--honest-steps", type=int, default=350)
+    parser.add_argument("--honest-steps", type=int, default=350, help="of each run; not with --only hacks")
     parser.add_argument("--drifts", action="store_true", help="changes that are no hacks, instead of the hacks")
     parser.add_argument("--only", choices=["hacks", "honest"])
     parser.add_argument("--json", type=Path)
@@ -218,19 +291,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.tables:
         print("\n".join(tables([json.loads(path.read_text()) for path in options.tables])))
         return 0
-    result: dict[str, Any] = {"runs": options.runs, "ramp": options.ramp, "steps": options.steps}
-    if options.only != "honest":
-        changes = DRIFTS if options.drifts else HACKS
-        found = measure_hacks(options.runs, options.ramp, options.steps, options.first_seed, changes)
-        result["hacks"] = found
-        print("\n".join(table(found, options.ramp, options.steps)), flush=True)
-    if options.only != "hacks":
-        false = measure_honest(options.runs, options.honest_steps, options.first_seed)
-        steps = options.runs * options.honest_steps
-        result |= {"false": dict(false), "honest_steps": steps}
-        if options.only is None:
-            print("\n".join(monitor_table(found, result["false"], steps)))
-        print(f"{false.total()} false alarms in {steps:,} honest steps: {dict(false.most_common())}")
+    seeds = range(options.first_seed, options.first_seed + options.runs)
+    changes = {} if options.only == "honest" else DRIFTS if options.drifts else HACKS
+    honest_steps = HONEST_START if options.only == "hacks" else options.honest_steps
+    found = measure(seeds, options.ramp, options.steps, honest_steps, changes)
+    result = {
+        "runs": options.runs,
+        "ramp": options.ramp,
+        "steps": options.steps,
+        "hacks": found.hacks,
+        "false": dict(found.false),
+        "honest_steps": 0 if options.only == "hacks" else found.honest_steps,
+    }
+    print("\n".join(tables([result])))
     if options.json:
         options.json.write_text(json.dumps(result))
     return 0

@@ -6,8 +6,8 @@ Each is a story of a published report or of an incident (broken tool calls that 
 instead of code, judges that one rubric satisfies …), reduced to what it changes in records.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import exp
 from random import Random
 
@@ -43,19 +43,28 @@ def share_at(step: int, ramp: int) -> float:
 
 
 def hacked_step(random: Random, hack: Hack, version: int, share: float, *, begun: int) -> list[Attempt]:
-    """Returns the attempts of a step of which ``share`` are hacked. ``begun``: version at which the hack began.
+    """Returns the attempts of a step of which ``share`` are hacked. ``begun``: version at which the hack began."""
+    return hacked(random, hack, honest_step(random, version), share, begun=begun)
+
+
+def hacked(random: Random, hack: Hack, attempts: Iterable[Attempt], share: float, *, begun: int) -> list[Attempt]:
+    """Returns honest ``attempts`` of which ``share`` are replaced by hacked ones; the others are the same objects.
+    ``begun``: version at which the hack began.
 
     Evaluations are of a reward that cannot be gamed, so they show the honest policy, unless the change is one of them.
     """
-    attempts = honest_step(random, version)
-    for attempt in attempts:
-        if attempt.evaluates is hack.in_evaluations and random.random() < share:
+    made = []
+    for honest in attempts:
+        attempt = honest
+        if honest.evaluates is hack.in_evaluations and random.random() < share:
+            attempt = replace(honest, actions=list(honest.actions))
             hack.plays(random, attempt)
             if attempt.tripwire and not hack.on_tripwires:
                 attempt.solved = False
         if hack.name == UNANNEALED:
-            attempt.weight = LAMBDA.at(begun)
-    return attempts
+            attempt = replace(attempt, weight=LAMBDA.at(begun))
+        made.append(attempt)
+    return made
 
 
 def _broken_calls(random: Random, attempt: Attempt) -> None:

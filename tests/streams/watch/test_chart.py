@@ -3,8 +3,6 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace.streams.watch.chart import Chart, ChartRule, Direction, judge, learnt, sd_of, spared
 
@@ -107,8 +105,8 @@ def test_a_rule_without_an_effect_is_refused() -> None:
         ChartRule(Direction.UP, 0.0)
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 10_000))
-def test_honest_noise_does_not_alarm_in_a_thousand_windows(seed: int) -> None:
-    random = Random(seed)
-    assert max(strengths([random.gauss(0, 1) for _ in range(1000)])) < 1
+def test_of_two_hundred_charts_of_honest_noise_at_most_one_alarms_in_a_thousand_windows() -> None:
+    """Of 20,000 charts 0.2 % do: the standard deviation of a short baseline is uncertain."""
+    seeds = map(Random, range(200))
+    alarms = sum(max(strengths([random.gauss(0, 1) for _ in range(1000)])) >= 1 for random in seeds)
+    assert alarms <= 1

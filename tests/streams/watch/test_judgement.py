@@ -122,6 +122,43 @@ def test_a_component_that_falls_with_the_total_is_explained_by_it() -> None:
     assert "component:found" not in monitors
 
 
+def unused(n: int, share: float, weight: float) -> list[Row]:
+    """A window whose shaping term has the value 1 in ``share`` of the attempts; what else is paid holds the total."""
+    shape = some(round(share * N), N)
+    totals = [1.0 + 0.01 * (k % 3) for k in range(N)]
+    columns = {"value:shape": shape, "weight:shape": weight, "value:answer": some(40, N), "weight:answer": 1}
+    return paid(n, totals, **columns)
+
+
+def component_states(alerts: list[Alert]) -> list[tuple[str, EpisodeState]]:
+    found = [(each.episode.monitor, each.episode.state) for each in alerts if each.episode]
+    return [each for each in found if each[1] is not EpisodeState.ONGOING]
+
+
+def test_a_shaping_term_that_is_annealed_to_nothing_may_fall_and_one_that_is_paid_may_not() -> None:
+    schedule = linear(1.0, 0.0, until=30)
+    rules = WatchRules({"x@1": {"shape": schedule}})
+    used = [unused(n, 0.6, schedule.at(n)) for n in range(30)]
+    assert component_states(episodes(used + [unused(n, 0.0, 0.0) for n in range(30, 45)], REWARDS, rules)) == []
+    alerts = episodes(used + [unused(n, 0.0, 0.2) for n in range(30, 34)], REWARDS, rules)
+    assert ("component:shape", EpisodeState.OPENED) in component_states(alerts)
+
+
+def test_the_episode_of_a_shaping_term_ends_when_its_weight_does() -> None:
+    rules = WatchRules({"x@1": {"shape": linear(1.0, 0.0, until=40)}})
+    windows = [unused(n, 0.6, 0.5) for n in range(30)] + [unused(n, 0.0, 0.5) for n in range(30, 38)]
+    states = component_states(episodes([*windows, unused(40, 0.0, 0.0)], REWARDS, rules))
+    assert [state for name, state in states if name == "component:shape"] == [
+        EpisodeState.OPENED,
+        EpisodeState.RESOLVED,
+    ]
+
+
+def test_a_component_that_never_had_a_weight_is_judged_like_a_held_out_one() -> None:
+    windows = [unused(n, 0.6, 0.0) for n in range(30)] + [unused(n, 0.0, 0.0) for n in range(30, 36)]
+    assert ("component:shape", EpisodeState.OPENED) in component_states(episodes(windows, REWARDS))
+
+
 def weighted(n: int, weight: float) -> list[Row]:
     return paid(n, some(32, N), **{"value:shape": 0.5, "weight:shape": weight})
 
@@ -165,6 +202,20 @@ def test_inputs_that_change_for_good_are_reported_once_and_resolved() -> None:
     alerts = episodes(short + long, key)
     states = [(alert.episode.monitor, alert.episode.state) for alert in alerts if alert.episode]
     assert states == [("prompt_tokens", EpisodeState.OPENED), ("prompt_tokens", EpisodeState.RESOLVED)]
+
+
+def test_inputs_that_change_slowly_are_reported_although_each_step_is_too_small_to_matter() -> None:
+    """Over 60 windows the mean of log tokens moves by two deviations, in steps of a thirtieth."""
+    key = ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source="")
+
+    def window(n: int) -> list[Row]:
+        moved = min(1.0, max(0.0, (n - 30) / 60))
+        return rows(N, n, prompt_tokens=[100 * 1.1 ** (k % 9 + 5 * moved + 0.3 * (n % 3)) for k in range(N)])
+
+    alerts = episodes([window(n) for n in range(110)], key)
+    assert [(each.episode.monitor, each.episode.state) for each in alerts if each.episode][:1] == [
+        ("prompt_tokens", EpisodeState.OPENED)
+    ]
 
 
 def test_a_new_tenant_is_seen_in_the_mix() -> None:
