@@ -13,7 +13,7 @@ from headrace.deploy.dashboard.slices import SLICES
 MAX_TEXT = 1000
 """Longest value of a parameter, in characters."""
 
-MAX_ROWS = 100_000
+MAX_ROWS = 1_000_000
 """Most trajectories in a file."""
 
 MAX_SHOWN = 5_000

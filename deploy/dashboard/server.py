@@ -40,6 +40,7 @@ from headrace.deploy.dashboard.changes import NORMAL_REFRESH_S
 from headrace.deploy.dashboard.decoders import Decoders
 from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
 from headrace.deploy.dashboard.feed import waiting
+from headrace.deploy.dashboard.file_response import FileResponse
 from headrace.deploy.dashboard.guide import Way, ways
 from headrace.deploy.dashboard.page_html import STATIC, page_html
 from headrace.deploy.dashboard.pages import PAGES, Page
@@ -145,12 +146,13 @@ class PageHandlers:
             return JSONResponse({each: columns[each] for each in columns if each in shown}, headers=_HEADERS)
         file_format = FileFormat(wanted)
         whole = chosen | ({"limit": str(MAX_ROWS)} if "limit" in chosen else {})
+        content = self._snapshots.file_of(panel, snapshot["run"], whole, file_format)
         try:
-            content = await self._snapshots.file_of(panel, snapshot["run"], whole, file_format)
+            first = await anext(content)
         except (ClickHouseError, OSError) as error:
             return _problem(self._snapshots.explain(error), 503)
         attached = {"Content-Disposition": f'attachment; filename="{name}.{file_format}"'}
-        return Response(content, media_type=MEDIA_TYPES[file_format], headers=_HEADERS | attached)
+        return FileResponse(first, content, MEDIA_TYPES[file_format], _HEADERS | attached)
 
     async def stream(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.deploy.dashboard.changes import CachedPanel, Versions, cache_panel, is_current, is_resting, read_versions
-from headrace.deploy.dashboard.export import FileFormat, to_file
+from headrace.deploy.dashboard.export import FileFormat, read_pieces
 from headrace.deploy.dashboard.pages import Page
 from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
 from headrace.deploy.dashboard.runs import KNOWN, NAMES, unknown_run
@@ -30,6 +30,11 @@ Snapshot: TypeAlias = dict[str, Any]
 MAX_SELECTIONS = 64
 """Selections (a run with its slices) whose latest snapshot is cached: as many as pages may be open. A page whose
 snapshot is not cached would cost every query at every refresh."""
+
+TIMEOUT_S = 20
+"""Seconds after which a panel's query is given up."""
+FILE_TIMEOUT_S = 60
+"""Seconds after which the query of a file is given up."""
 
 _NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
@@ -67,10 +72,21 @@ class PageSnapshots:
                 self._kept.popitem(last=False)
             return self._kept[key][1]
 
-    async def file_of(self, panel: Panel, run: str, chosen: Mapping[str, str], file_format: FileFormat) -> bytes:
-        """Returns the result of ``panel`` as a file. Raises the client's ``ClickHouseError`` or ``OSError``."""
+    async def file_of(
+        self, panel: Panel, run: str, chosen: Mapping[str, str], file_format: FileFormat
+    ) -> AsyncGenerator[bytes, None]:
+        """Returns the result of ``panel`` as the pieces of a file, one file at a time. Raises the client's
+        ``ClickHouseError`` or ``OSError``, usually before the first piece.
+        """
         async with self._file_lock:
-            return await asyncio.to_thread(self._read_file, panel, {"run": run, **chosen}, file_format)
+            # A connection of its own: the pages are updated while a large file is read.
+            client = await asyncio.to_thread(self._open, FILE_TIMEOUT_S)
+            try:
+                content = read_pieces(client, panel, {"run": run, **chosen}, file_format)
+                while piece := await asyncio.to_thread(next, content, b""):
+                    yield piece
+            finally:
+                client.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -91,7 +107,7 @@ class PageSnapshots:
 
     def _read(self, run: str | None, chosen: Mapping[str, str]) -> Snapshot:
         if self._client is None:
-            self._client = open_client(self._url, secrets=self._secrets, account=READER, timeout_s=20)
+            self._client = self._open(TIMEOUT_S)
         # Queried before the panels: rows that are inserted meanwhile are read twice instead of missed.
         versions = read_versions(self._client)
         listing, *others = self._page.panels
@@ -126,13 +142,8 @@ class PageSnapshots:
         kept[panel.name] = cache_panel(panel, columns, versions, now, before, now - began)
         return kept[panel.name].columns
 
-    def _read_file(self, panel: Panel, parameters: Mapping[str, str], file_format: FileFormat) -> bytes:
-        # A connection of its own: the pages are updated while a large file is read.
-        client = open_client(self._url, secrets=self._secrets, account=READER, timeout_s=60)
-        try:
-            return to_file(read_panel(client, panel, parameters), file_format)
-        finally:
-            client.close()
+    def _open(self, timeout_s: int) -> "Client":
+        return open_client(self._url, secrets=self._secrets, account=READER, timeout_s=timeout_s)
 
 
 def _key(parameters: Mapping[str, str]) -> str:

@@ -56,7 +56,7 @@ specifications("/explore").then((specs) => {
         task_id: (row) => row.task_id && "/explore?" + new URLSearchParams({ run: row.run, task: row.task_id }),
         step: (row) => row.step && "/explore?" + new URLSearchParams({ run: row.run, step: row.step }),
       },
-      table: { sorter, shown: 5000, note: (shown) => `${shown.toLocaleString("en-US")} of ${matching.toLocaleString("en-US")} trajectories that match. Files hold at most 100,000.` },
+      table: { sorter, shown: 5000, note: (shown) => `${shown.toLocaleString("en-US")} of ${matching.toLocaleString("en-US")} trajectories that match. Files hold at most 1,000,000.` },
     },
   });
   livePage(({ panels, run }) => {
