@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -62,12 +62,12 @@ asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", 
 
 
 @contextmanager
-def clickhouse(address: str | None) -> Iterator[tuple[str, list[psutil.Process]]]:
-    """The ClickHouse at ``address``, or a temporary embedded one, with its process."""
+def clickhouse(address: str | None, keep: Path | None = None) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """The ClickHouse at ``address``, or an embedded one, with its process. Its folder is temporary, or ``keep``."""
     if address:
         yield address, []
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(str(keep.absolute())) if keep else tempfile.TemporaryDirectory() as folder:
         port = free_port()
         front = subprocess.Popen(
             [sys.executable, "-c", FRONT, folder, HOST, str(port)], stdout=subprocess.PIPE, text=True
@@ -78,7 +78,10 @@ def clickhouse(address: str | None) -> Iterator[tuple[str, list[psutil.Process]]
             url = f"http://writer:{(Path(folder) / 'secrets' / 'writer').read_text()}@{HOST}:{port}"
             yield url, [psutil.Process(front.pid)]
         finally:
-            front.kill()
+            if keep:
+                front.terminate()  # it closes the engine
+            else:
+                front.kill()
             front.wait()
 
 

@@ -1,20 +1,23 @@
-"""Times of the dashboard's panels and of the questions of QUESTIONS.md on many events, and the size of the tables.
+"""Times of the dashboard's panels, of its pages about single records and of the questions of QUESTIONS.md on many
+events, what each query reads, and the size of the tables.
 
     python -m tests.benchmarks.bench_tables [--events 1000000] [--repeats 20] [--idle 30] [--clickhouse URL]
+                                            [--copies 0] [--keep DIR] [--only TEXT]
 
-20 events per trajectory, groups of eight, versions 0 to 39 over three weeks. Trajectories, rewards, training groups and
-rejections are made by the fold: the events go through the topology in memory, and all records through the sink's
-conversion and insert. Only steps and feedback are made here, because no trainer and no user runs.
+20 events per trajectory, groups of eight, versions 0 to 39 over three weeks, all of one run. Trajectories, rewards,
+training groups and rejections are made by the fold (:mod:`tests.benchmarks.folded_rows`). With ``--copies N``
+ClickHouse then stores each row N more times under other ids, without payloads: as many rows at a hundredth of the cost.
+With ``--keep`` the database stays in a folder, and a second run measures it again without filling it.
 
-Each query is sent through the HTTP front by the read-only account's way; wall time is the client's, processor time that
-of the ClickHouse process. On a machine that does other work, processor time counts. Prints a Markdown table, and then,
-for each page that is open while nothing is written, the processor time of the dashboard and of ClickHouse as a share of
-a core over --idle seconds.
+Each query is sent through the HTTP front by the read-only account's way; wall time is the client's, processor time
+that of the ClickHouse process. On a machine that does other work, processor time counts. Prints Markdown tables:
+queries; all trajectories as files, with the memory that this takes; the pages about single records, another one at
+every request, with the processor time of dashboard and ClickHouse; and then, for each page that is open while nothing
+is written, the processor time of both as a share of a core over --idle seconds.
 """
 
 import argparse
 import os
-import random
 import re
 import socket
 import statistics
@@ -22,11 +25,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from array import array
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import psutil
 
@@ -34,177 +39,16 @@ from headrace.deploy.dashboard.changes import read_versions
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.selection import selection
 from headrace.deploy.system.ports import HOST, free_port
-from headrace.schemas import events
-from headrace.schemas.envelope import Envelope
-from headrace.schemas.ids import derived_id, uuid7
-from headrace.schemas.model import Record
-from headrace.schemas.records.group import TrainingGroup
-from headrace.schemas.records.reference import Reference
-from headrace.schemas.records.reward import Component, Reward
-from headrace.schemas.records.step import Step, TrainedGroup
-from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.tokens import prefix_hash
-from headrace.schemas.topics import TOPICS
-from headrace.schemas.wire import encode
-from headrace.streams.clickhouse.batches import convert
-from headrace.streams.clickhouse.database import insert, open_client
+from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.schema import ensure_tables, set_prices
-from headrace.streams.clickhouse.tables import TABLES_OF_TOPIC
-from headrace.streams.drive import drive
-from headrace.streams.raw import StoredRecord
-from headrace.streams.topology import TOPOLOGY, with_run
 from tests.benchmarks.bench_sink import clickhouse
 from tests.benchmarks.cluster import cpu_s
+from tests.benchmarks.folded_rows import RUN, VERSIONS, copy, fill
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-RUN = "r1"
-GROUP = 8
-VERSIONS = 40
-DAYS = 20
-CHUNK = 64
-"""Groups that are folded together: 10,240 events."""
 QUESTIONS = Path(__file__).parents[2] / "deploy" / "clickhouse" / "QUESTIONS.md"
-
-
-def attempt(
-    group: int, member: int, version: int, time_ms: int, rng: random.Random
-) -> Iterator[tuple[Envelope, Record]]:
-    """The events of one attempt: a start, six model calls with tool calls and results, an end."""
-    name = uuid7(time_ms, rng.randbytes(10))
-    source, hops = ("wide", "deep")[group % 2], 1 + group % 4
-    skill = 0.2 + 0.6 * version / VERSIONS - 0.1 * hops
-    recall = min(max(round(rng.gauss(skill, 0.2), 2), 0), 1) if skill > 0.1 else 0.0
-    context = array("i")
-    task = {"source": source, "hops": hops}
-    facts: list[Record] = [
-        events.TrajectoryStarted(
-            task_id=f"task-{group % 1000}", group_id=f"g{group}", group_size=GROUP, agent="shop", run=RUN,
-            tenant=f"tenant-{group % 5}", task=task,
-        )
-    ]  # fmt: skip
-    for number in range(6):
-        fresh, sampled = array("i", range(24)), array("i", range(8 + rng.randrange(24)))
-        prefix = {"prefix_length": len(context), "prefix_sha256": prefix_hash(context)} if context else {}
-        said = [
-            {"role": "user", "content": f"question {number} " * 5},
-            {"role": "assistant", "content": "the agent answers " * 7},
-        ]
-        facts.append(
-            events.ModelCalled(
-                model="small", context_ids=fresh, sampled_ids=sampled, logprobs=array("f", [-0.5] * len(sampled)),
-                version_spans=[events.VersionSpan(version=version, start=0, end=len(sampled))],
-                sampling=events.Sampling(temperature=1.0), messages=said, latency_s=0.5,
-                usage=events.Usage(prompt_tokens=len(context) + 24, completion_tokens=len(sampled)), **prefix,
-            )
-        )  # fmt: skip
-        context = context + fresh + sampled
-        tool, failed = rng.choice(("search", "read", "grep")), rng.random() < 0.05
-        facts.append(events.ToolCalled(call_id=f"c{number}", tool=tool, arguments={"query": "x" * 200}))
-        facts.append(
-            events.ToolReturned(
-                call_id=f"c{number}", tool=tool, result={"text": "y" * 300}, latency_s=0.1,
-                status=events.ToolStatus.ERROR if failed else events.ToolStatus.OK,
-                error_class=events.ToolErrorClass.TIMEOUT if failed else None,
-            )
-        )  # fmt: skip
-    facts.append(events.TrajectoryEnded(answer={"recall": recall}))
-    for sequence, fact in enumerate(facts):
-        at = time_ms + sequence
-        yield Envelope(uuid7(at, rng.randbytes(10)), fact.TYPE, "/bench", at, name, sequence), fact
-
-
-def scored(trajectory: Trajectory, reference: Reference) -> Reward:
-    """The reward: recall, and a component of format that falls in one source."""
-    started = trajectory.started
-    assert started is not None
-    recall = float(trajectory.answer["recall"])
-    oldest = trajectory.versions[0]
-    form = 0.5 if started.task["source"] == "wide" and oldest > 10 else 1.0
-    return Reward(
-        trajectory_id=trajectory.trajectory_id, trajectory=reference, agent=started.agent, run=started.run,
-        task_id=started.task_id, group_id=started.group_id, group_size=started.group_size, tenant=started.tenant,
-        spec="shop@1",
-        components={"recall": Component(value=recall, weight=1.0), "format": Component(value=form, weight=0.0)},
-        total=recall, maximum=1.0, defects=trajectory.defects, oldest_version=oldest, newest_version=oldest,
-        sampled_tokens=trajectory.sampled_tokens, turns=len(trajectory.turns), status=trajectory.status,
-        ended_ms=trajectory.ended_ms,
-    )  # fmt: skip
-
-
-class Log:
-    """Offsets by topic, and the inserts."""
-
-    def __init__(self, client: "Client") -> None:
-        self._client = client
-        self._ends = {topic.name: 0 for topic in TOPICS}
-        self.rows = 0
-
-    def write(self, records: dict[str, list[tuple[Envelope, Record]]], logged_ms: int) -> None:
-        """Convert and insert the records of each topic as the sink does."""
-        for topic, each in records.items():
-            stored = []
-            for envelope, payload in each:
-                message = encode(payload, key=envelope.subject, envelope=envelope)
-                offset = self._ends[topic] = self._ends[topic] + 1
-                stored.append(StoredRecord(topic, 0, offset, logged_ms, message.key, message.value, message.headers))
-            batch = convert(stored)
-            assert batch.unreadable + batch.unstorable == []
-            for table, rows in batch.tables:
-                insert(self._client, table, rows, f"{topic}:{self._ends[topic]}:{table.name}")
-            self.rows += len(stored)
-
-
-def fill(client: "Client", count: int) -> int:
-    """Fold and insert about ``count`` events; returns the number of trajectories."""
-    log, rng, now = Log(client), random.Random(7), int(time.time() * 1000)
-    each = 20 * GROUP
-    groups = max(VERSIONS, count // each)
-    for first in range(0, groups, CHUNK):
-        facts: list[tuple[Envelope, Record]] = []
-        logged = now - DAYS * 86_400_000 + int(DAYS * 86_400_000 * first / groups)
-        for group in range(first, min(groups, first + CHUNK)):
-            version = group * VERSIONS // groups
-            for member in range(GROUP):
-                facts += attempt(group, member, version, logged, rng)
-        written = drive(with_run(TOPOLOGY, "score", scored), facts)
-        derived = {
-            topic: [
-                (Envelope(derived_id(topic, first, n), record.TYPE, "/bench", logged, _key(record)), record)
-                for n, record in enumerate(records)
-            ]
-            for topic, records in written.items()
-            if records and topic in TABLES_OF_TOPIC and topic not in ("events", "feedback")
-        }
-        trained = [record for record in written["training"] if isinstance(record, TrainingGroup)]
-        steps = _step(trained, first // CHUNK + 1, version) if trained else []
-        judged = [record.trajectory_id for record in written["trajectories"] if isinstance(record, Trajectory)][::10]
-        feedback: list[tuple[Envelope, Record]] = [
-            (Envelope(uuid7(logged, rng.randbytes(10)), events.FeedbackGiven.TYPE, "/bench", logged + 60_000, name),
-             events.FeedbackGiven(signal="accepted", value=1.0, delay_s=60.0))
-            for name in judged
-        ]  # fmt: skip
-        log.write({"events": facts, **derived, "steps": steps, "feedback": feedback}, logged)
-    return groups * GROUP
-
-
-def _key(record: Record) -> str:
-    return str(getattr(record, "trajectory_id", None) or getattr(record, "group_id", None) or RUN)
-
-
-def _step(groups: list[TrainingGroup], step: int, version: int) -> list[tuple[Envelope, Record]]:
-    at = Reference(partition=0, offset=0)
-    trained = [
-        TrainedGroup(
-            group_id=group.group_id, group=at, trajectory_ids=[member.trajectory_id for member in group.members],
-            trajectories=[member.trajectory for member in group.members],
-        )
-        for group in groups
-    ]  # fmt: skip
-    record = Step(run=RUN, step=step, version=version + 1, groups=trained, config_sha256="c", data_sha256="d",
-                  metrics={"loss": 0.1, "reward_mean": 0.5})  # fmt: skip
-    return [(Envelope(derived_id("step", step), record.TYPE, "/bench", int(time.time() * 1000), RUN), record)]
 
 
 def main() -> None:
@@ -214,26 +58,28 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--clickhouse")
+    parser.add_argument("--copies", type=int, default=0, help="how often each row is stored again under other ids")
+    parser.add_argument("--keep", type=Path, help="folder of the database, which stays there")
+    parser.add_argument("--only", default="", help="measure only queries whose name contains this")
     options = parser.parse_args()
-    with clickhouse(options.clickhouse) as (url, server):
+    with clickhouse(options.clickhouse, keep=options.keep) as (url, server):
         client = open_client(url, timeout_s=600)
         ensure_tables(client)
         set_prices(client, {"small": [1.0, 2.0]}, "USD")
-        begun = time.perf_counter()
-        trajectories = fill(client, options.events)
-        (count,) = client.query("SELECT count() FROM events").result_rows[0]
-        seconds = time.perf_counter() - begun
-        print(f"{count} events, {trajectories} trajectories, folded and inserted in {seconds:.0f} s\n")
-        size = client.query(
-            "SELECT table, formatReadableSize(sum(data_compressed_bytes)), uniqExact(partition), count() "
-            "FROM system.parts WHERE database = currentDatabase() AND active GROUP BY table "
-            "ORDER BY sum(data_compressed_bytes) DESC LIMIT 4"
-        ).result_rows
-        print("; ".join(f"{table} {held} in {parts} parts, {weeks} partitions" for table, held, weeks, parts in size))
-        print("\n| query | p50, ms | p95, ms | processor, ms |\n|---|---|---|---|")
+        if not client.query("SELECT count() FROM steps").result_rows[0][0]:
+            _fill(client, options.events, options.copies, server)
+        _report_sizes(client)
+        print("\n| query | p50, ms | p95, ms | processor, ms | rows read | MB read |\n|---|---|---|---|---|---|")
         for path, sql, parameters in _queries():
-            _report(path, partial(client.query, sql, parameters=parameters), options.repeats, server)
-        _report("the look for changes, each two seconds of an idle page", partial(read_versions, client), 50, server)
+            if options.only in path:
+                _report(path, partial(_read, client, sql, parameters), options.repeats, server)
+        if options.only in ("", "files"):
+            _report_files(url, server)
+        if options.only:
+            return
+        look = "the look for changes, each two seconds of an idle page"
+        _report(look, partial(_look, client), 50, server)
+        _report_records(client, url, options.repeats, server)
         print("\n| page, open and idle | dashboard, % of a core | ClickHouse, % of a core |\n|---|---|---|")
         before, begun = cpu_s(server), time.monotonic()
         time.sleep(options.idle)
@@ -246,27 +92,124 @@ def main() -> None:
             print(f"| {page.path or '/'} | {100 * dashboard:.1f} | {100 * engine:.1f} |", flush=True)
 
 
-def _idle(clickhouse_url: str, path: str, seconds: float, server: list[psutil.Process]) -> tuple[float, float]:
-    """Processor seconds per second of a dashboard with one open page, and of ClickHouse, after the first snapshot."""
+def _fill(client: "Client", count: int, copies: int, server: list[psutil.Process]) -> None:
+    own, before = psutil.Process(), (cpu_s([psutil.Process()]), cpu_s(server))
+    begun = time.perf_counter()
+    trajectories = fill(client, count)
+    (count,) = client.query("SELECT count() FROM events").result_rows[0]
+    seconds = time.perf_counter() - begun
+    folded, stored = cpu_s([own]) - before[0], cpu_s(server) - before[1]
+    print(
+        f"{count} events, {trajectories} trajectories, folded and inserted in {seconds:.0f} s; processor time per "
+        f"event {1e6 * folded / count:.0f} µs to fold and convert, {1e6 * stored / count:.0f} µs ClickHouse\n",
+        flush=True,
+    )
+    if copies:
+        before_s = cpu_s(server)
+        copy(client, copies)
+        print(
+            f"each row {copies} more times under other ids, {cpu_s(server) - before_s:.0f} s of processor time\n",
+            flush=True,
+        )
+
+
+def _report_sizes(client: "Client") -> None:
+    size = client.query(
+        "SELECT table, sum(rows), formatReadableSize(sum(data_compressed_bytes)), uniqExact(partition), count() "
+        "FROM system.parts WHERE database = currentDatabase() AND active GROUP BY table "
+        "ORDER BY sum(data_compressed_bytes) DESC LIMIT 6"
+    ).result_rows
+    for table, rows, held, weeks, parts in size:
+        print(f"{table}: {rows} rows, {held} in {parts} parts, {weeks} partitions")
+
+
+def _report_records(client: "Client", url: str, repeats: int, server: list[psutil.Process]) -> None:
+    """Times of the pages about single records, through the dashboard, of another record at each request."""
+    sampled = client.query(
+        "SELECT trajectory_id, group_id FROM trajectories WHERE position(group_id, '-') = 0 "  # no copies
+        "ORDER BY cityHash64(trajectory_id) "
+        f"LIMIT 1 BY group_id LIMIT {repeats}"
+    ).result_rows
+    ids, groups = zip(*sampled, strict=True)
+    versions = [number % VERSIONS for number in range(repeats)]
+    print("\n| record, another one each time | p50, ms | p95, ms | processor, ms |\n|---|---|---|---|")
+    with _dashboard(url) as (address, process):
+        for name, paths in {
+            "/trajectory": [f"/api/trajectory?id={quote(each)}" for each in ids],
+            "/group": [f"/api/group?id={quote(each)}" for each in groups],
+            "/version": [f"/api/version?run={RUN}&version={each}" for each in versions],
+        }.items():
+            waiting = iter(paths)
+            get = partial(_get, address, waiting)
+            _report(name, get, repeats, [*server, psutil.Process(process.pid)])
+
+
+def _report_files(url: str, server: list[psutil.Process]) -> None:
+    """All trajectories as files through the dashboard, and the most memory that it and ClickHouse had meanwhile."""
+    print("\n| all trajectories as | MB | seconds | dashboard, MiB before and at most | ClickHouse, the same |")
+    print("|---|---|---|---|---|")
+    with _dashboard(url) as (address, process):
+        _get(address, iter(["/explore/api/panels/trajectories?run=" + RUN]))
+        watched = [[psutil.Process(process.pid)], server]
+        for file_format in ("csv", "parquet"):
+            path = f"{address}/explore/api/panels/trajectories?run={RUN}&format={file_format}"
+            before, begun, size = [_mib(each) for each in watched], time.perf_counter(), 0
+            most = list(before)
+            with ThreadPoolExecutor(1) as reading:
+                whole = reading.submit(_size, path)
+                while not whole.done():
+                    time.sleep(0.05)
+                    most = [max(one, _mib(each)) for one, each in zip(most, watched, strict=True)]
+                size = whole.result()
+            used = " | ".join(f"{one:.0f}, {two:.0f}" for one, two in zip(before, most, strict=True))
+            seconds = time.perf_counter() - begun
+            print(f"| {file_format} | {size / 1e6:.1f} | {seconds:.1f} | {used} |", flush=True)
+
+
+def _mib(processes: list[psutil.Process]) -> float:
+    return sum(float(process.memory_info().rss) for process in processes) / 1024**2
+
+
+def _size(url: str) -> int:
+    size = 0
+    with urllib.request.urlopen(url) as answer:
+        while piece := answer.read(65_536):
+            size += len(piece)
+    return size
+
+
+def _get(address: str, paths: Iterator[str]) -> None:
+    with urllib.request.urlopen(f"{address}{next(paths)}") as answer:
+        answer.read()
+
+
+@contextmanager
+def _dashboard(clickhouse_url: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """A dashboard in a process of its own."""
     port = free_port()
     env = {**os.environ, "HEADRACE_CLICKHOUSE": clickhouse_url, "HEADRACE_DASHBOARD_PORT": str(port)}
     argv = [sys.executable, "-m", "headrace.deploy.cli", "worker", "dashboard"]
     with subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: is_listening(port), 120)
-            with urllib.request.urlopen(f"http://{HOST}:{port}{path}") as stream:
-                for line in stream:
-                    # The second look finds nothing new, or merges that were still in progress.
-                    if line == b"event: same\n":
-                        break
-                dashboard, engine = [psutil.Process(process.pid)], server
-                before, begun = (cpu_s(dashboard), cpu_s(engine)), time.monotonic()
-                while time.monotonic() - begun < seconds:
-                    stream.readline()
-                spent = time.monotonic() - begun
-                return (cpu_s(dashboard) - before[0]) / spent, (cpu_s(engine) - before[1]) / spent
+            yield f"http://{HOST}:{port}", process
         finally:
             process.terminate()
+
+
+def _idle(clickhouse_url: str, path: str, seconds: float, server: list[psutil.Process]) -> tuple[float, float]:
+    """Processor seconds per second of a dashboard with one open page, and of ClickHouse, after the first snapshot."""
+    with _dashboard(clickhouse_url) as (address, process), urllib.request.urlopen(f"{address}{path}") as stream:
+        for line in stream:
+            # The second look finds nothing new, or merges that were still in progress.
+            if line == b"event: same\n":
+                break
+        dashboard, engine = [psutil.Process(process.pid)], server
+        before, begun = (cpu_s(dashboard), cpu_s(engine)), time.monotonic()
+        while time.monotonic() - begun < seconds:
+            stream.readline()
+        spent = time.monotonic() - begun
+        return (cpu_s(dashboard) - before[0]) / spent, (cpu_s(engine) - before[1]) / spent
 
 
 def is_listening(port: int) -> bool:
@@ -301,15 +244,26 @@ def _queries() -> Iterator[tuple[str, str, dict[str, str]]]:
         yield f"question: {name}", re.sub(r"^--.*\n?", "", sql, flags=re.M), {"run": RUN}
 
 
-def _report(name: str, ask: Callable[[], object], repeats: int, server: list[psutil.Process]) -> None:
-    times, before = list[float](), cpu_s(server)
+def _read(client: "Client", sql: str, parameters: dict[str, str]) -> tuple[int, int]:
+    """Rows and bytes that the query read."""
+    told = client.query(sql, parameters=parameters).summary
+    return int(told.get("read_rows", 0)), int(told.get("read_bytes", 0))
+
+
+def _look(client: "Client") -> None:
+    read_versions(client)
+
+
+def _report(name: str, ask: Callable[[], tuple[int, int] | None], repeats: int, server: list[psutil.Process]) -> None:
+    times, before, read = list[float](), cpu_s(server), None
     for _ in range(repeats):
         begun = time.perf_counter()
-        ask()
+        read = ask()
         times.append((time.perf_counter() - begun) * 1000)
     processor = (cpu_s(server) - before) / repeats * 1000 if server else float("nan")
     p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
-    print(f"| {name} | {statistics.median(times):.0f} | {p95:.0f} | {processor:.0f} |", flush=True)
+    amount = f" {read[0]:,} | {read[1] / 1e6:,.1f} |" if read else ""
+    print(f"| {name} | {statistics.median(times):.0f} | {p95:.0f} | {processor:.0f} |{amount}", flush=True)
 
 
 if __name__ == "__main__":
