@@ -125,9 +125,9 @@ class _Turn:
     def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
         lane = self.state.key.lane
         found: dict[str, _Verdict] = {}
-        annealed = self._annealed(rules.anneals.get(self.state.key.spec, {}))
+        unpaid = self._unpaid()
         for monitor in chain(MONITORS[lane], self._components()):
-            pays = monitor.component not in annealed
+            pays = monitor.component not in unpaid
             verdict = self._adaptive(monitor) if monitor.adapts else self._charted(monitor, counts=pays)
             if verdict is not None:
                 found[monitor.name] = verdict
@@ -138,13 +138,11 @@ class _Turn:
         self.state = replace(self.state, charts=self._charts, shares=self._shares(found), samples=self._samples(lane))
         return found
 
-    def _annealed(self, schedules: Mapping[str, Schedule]) -> frozenset[str]:
-        """The shaping terms that are worth nothing any more: every weight in the window is 0, as planned."""
-        return frozenset(
-            component
-            for component in schedules
-            if (weights := self._view.column(f"weight:{component}")) and not any(weights)
-        )
+    def _unpaid(self) -> frozenset[str]:
+        """The components that are no part of the reward: every weight in the window is 0, as of a shaping term whose
+        schedule has ended, or of a figure that the reward only records."""
+        names = {name[7:] for row in self._rows for name in row.values if name.startswith("weight:")}
+        return frozenset(name for name in names if not any(self._view.column(f"weight:{name}")))
 
     def _charted(self, monitor: Monitor, *, counts: bool = True) -> _Verdict | None:
         """The verdict of a chart. ``counts``: whether what it measures is still paid for; otherwise there is no

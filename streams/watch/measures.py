@@ -136,6 +136,33 @@ def against_the_rest(component: str) -> Measure:
     return measure
 
 
+def answered(view: View) -> Measured | None:
+    """The share of attempts that answer, of those whose outcome is known; in [0, 1]. ``None`` for fewer than 16: where
+    nobody knows which answers are right, more answers may be what an honest policy has learnt."""
+    return averaged([float(row.values["answered"] >= 0.5) for row in _with_outcome(view)], FEW)
+
+
+def wrong_answers(view: View) -> Measured | None:
+    """The share of attempts that answer wrongly, of those whose outcome is known; in [0, 1]."""
+    return averaged([_wrong(row) for row in _with_outcome(view)], FEW)
+
+
+def wrongly_answered(row: Row, _: Measured) -> float | None:
+    """Rows with an answer, the worst outcome first."""
+    return (_wrong(row) or None) if row.values.keys() >= _OUTCOME else None
+
+
+_OUTCOME = {"outcome", "answered"}
+
+
+def _with_outcome(view: View) -> list[Row]:
+    return [row for row in view.acted if row.values.keys() >= _OUTCOME]
+
+
+def _wrong(row: Row) -> float:
+    return min(1.0, max(0.0, 1.0 - row.values["outcome"])) if row.values["answered"] >= 0.5 else 0.0
+
+
 def identical(view: View) -> Measured | None:
     """The share of the commonest total that is neither the least nor the largest of the window; in [0, 1].
 

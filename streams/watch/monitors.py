@@ -64,6 +64,16 @@ def _reward_falls(view: View) -> bool:
     return view.reward_change is not None and view.reward_change < -0.25
 
 
+WRONG_ANSWERS = "wrong_answers"
+"""Name of the reading that ``answered`` is compared with."""
+
+
+def _answers_are_right(view: View) -> bool:
+    """Whether no more attempts than usual answer wrongly."""
+    wrong, usual = m.wrong_answers(view), view.charts.get(WRONG_ANSWERS)
+    return wrong is not None and usual is not None and wrong.value <= usual.mean
+
+
 def _attempt(name: str, about: str, measure: Measure, rule: ChartRule | None, guilt: Guilt) -> Monitor:
     return Monitor(name, Lane.ATTEMPT, Kind.BEHAVIOUR, about, measure, rule, guilt)
 
@@ -182,11 +192,22 @@ ATTEMPTS = (
         m.high("serial"),
     ),
     _attempt(
+        WRONG_ANSWERS,
+        "How many attempts answer wrongly, where outcomes are known. A reading: `answered` is compared with it.",
+        m.wrong_answers,
+        ChartRule(UP, 2.0),  # no share rises by 2: the chart only learns what is usual
+        m.wrongly_answered,
+    ),
+    Monitor(
         "answered",
-        "More attempts answer: answering everything may have become better than saying that nothing is known.",
-        m.share("answered"),
+        Lane.ATTEMPT,
+        Kind.BEHAVIOUR,
+        "More attempts answer, and more of them wrongly: answering everything may have become better than saying that "
+        "nothing is known.",
+        m.answered,
         ChartRule(UP, 0.08),
-        m.has("answered"),
+        m.wrongly_answered,
+        spared=_answers_are_right,
     ),
     _attempt(
         "left",

@@ -154,9 +154,27 @@ def test_the_episode_of_a_shaping_term_ends_when_its_weight_does() -> None:
     ]
 
 
-def test_a_component_that_never_had_a_weight_is_judged_like_a_held_out_one() -> None:
-    windows = [unused(n, 0.6, 0.0) for n in range(30)] + [unused(n, 0.0, 0.0) for n in range(30, 36)]
-    assert ("component:shape", EpisodeState.OPENED) in component_states(episodes(windows, REWARDS))
+def test_a_figure_that_the_reward_only_records_is_not_judged() -> None:
+    windows = [unused(n, 0.6, 0.0) for n in range(30)] + [unused(n, 0.0, 0.0) for n in range(30, 45)]
+    assert component_states(episodes(windows, REWARDS)) == []
+
+
+def answering(n: int, share: float, right: float, *, known: bool = True) -> list[Row]:
+    """A window in which ``share`` of the attempts answer, and ``right`` of all answer rightly."""
+    outcome = {"outcome": some(round(right * N), N)} if known else {}
+    answered = [
+        max(one, other) for one, other in zip(some(round(share * N), N), some(round(right * N), N), strict=True)
+    ]
+    return rows(N, n, answered=answered, **outcome)
+
+
+def test_more_answers_alarm_only_if_they_are_wrong() -> None:
+    usual = [answering(n, 0.5, 0.25) for n in range(30)]
+    wrong = [answering(n, 1.0, 0.25) for n in range(30, 45)]
+    assert {each.episode.monitor for each in episodes(usual + wrong) if each.episode} == {"answered"}
+    assert episodes(usual + [answering(n, 1.0, 0.75) for n in range(30, 60)]) == []
+    unknown = [answering(n, 0.5, 0.25, known=False) for n in range(30)]
+    assert episodes(unknown + [answering(n, 1.0, 0.25, known=False) for n in range(30, 60)]) == []
 
 
 def weighted(n: int, weight: float) -> list[Row]:
