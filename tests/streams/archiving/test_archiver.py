@@ -15,16 +15,19 @@ import pytest
 from aiokafka import TopicPartition
 
 from headrace.schemas.archive.archive import Archive, NotArchived, open_archive
+from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import ALERTS, REWARDS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
 from headrace.streams.archiving.archiver import Archiver, Log, is_due, open_log, run_archiver
 from headrace.streams.archiving.config import ARCHIVED, ArchiveConfig
+from headrace.streams.scoring.score import reward_message
 from tests.schemas.kafka.test_reading import delete_before
 from tests.streams.archiving.archived import archive_now
 
@@ -156,8 +159,9 @@ async def test_the_pages_query_for_duckdb_and_its_lines_for_pandas_count_rewards
     async with archiver(kafka, tmp_path, [0.0], file_records=1, topics=(REWARDS.name,)) as one:
         async with open_producer(kafka) as producer:
             for number, version in enumerate(["search@1", "search@2", "search@2"]):
-                message = Message(b"k", b'{"reward_version": "%s"}' % version.encode(), [])
-                await (await send(producer, REWARDS, message, partition=number % REWARDS.partitions))
+                scored = EXAMPLES[Reward.TYPE].payload.model_copy(update={"spec": version})
+                assert isinstance(scored, Reward)
+                await (await send(producer, REWARDS, reward_message(scored), partition=number % REWARDS.partitions))
         await one.turn()
     # In a process of its own: DuckDB and the embedded ClickHouse bring copies of the same libraries.
     program = "import duckdb, json, sys; print(json.dumps(sorted(duckdb.connect().execute(sys.argv[1]).fetchall())))"
@@ -173,7 +177,7 @@ async def test_the_pages_query_for_duckdb_and_its_lines_for_pandas_count_rewards
         for arguments in ((program, query[1]), (lines[1],))
     ]
     assert json.loads(duckdb.stdout) == [["search@1", 1], ["search@2", 2]]
-    assert pandas_.stdout.split()[:5] == ["reward_version", "search@1", "1", "search@2", "2"]
+    assert pandas_.stdout.split()[:5] == ["spec", "search@1", "1", "search@2", "2"]
 
 
 @pytest.mark.kafka
