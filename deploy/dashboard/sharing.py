@@ -31,7 +31,7 @@ PREFIX = "/shared/"
 MAX_DAYS = 90
 """Longest life of a link."""
 MAX_STREAMS = 32
-"""Most shared pages that may be open at the same time, half of those that a page allows: whoever has a link cannot use
+"""Most shared pages that may be open at the same time, half of those that a page allows: people with a link cannot use
 them up for those who run the stack."""
 MAX_TOKEN = 8_000
 """Longest token in characters: a run's name may have 1000, of up to four bytes each."""
