@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -39,6 +40,21 @@ MAX_SHOWN = 8
 MAX_SHOWN_BYTES = 8 * 1024**2
 """Most bytes of the events of each of them."""
 
+
+class _AnyText(Convertor[str]):
+    """The rest of a path, whatever characters it has: a ``path`` of Starlette ends at a line end."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("text", _AnyText())
+
 RECORD_PAGES = ("/trajectory/", "/group/", "/version/", "/runbook/")
 """Beginnings of the paths of these pages."""
 
@@ -53,8 +69,8 @@ class RecordPages:
     def routes(self) -> list[Route]:
         """Returns the routes."""
         return [
-            Route("/trajectory/{id:path}", _file("trajectory.html")),
-            Route("/group/{id:path}", _file("group.html")),
+            Route("/trajectory/{id:text}", _file("trajectory.html")),
+            Route("/group/{id:text}", _file("group.html")),
             Route("/version/{version:int}", _file("version.html")),
             Route("/runbook/{name}", runbook_page),
             Route("/api/trajectory", self.trajectory),
