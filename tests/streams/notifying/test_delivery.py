@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.schemas.records.alert import EpisodeState
-from headrace.streams.notifying import delivery
 from headrace.streams.notifying.delivery import Alertmanager, Http, Log, Mail, NotDelivered, Refused
-from headrace.streams.notifying.formats import Notice, webhook
+from headrace.streams.notifying.formats import Notice, email, webhook
 from headrace.streams.notifying.notifier import deliver, notice_of
 from headrace.streams.raw import StoredRecord
 from tests.streams.notifying.builders import notice, record
@@ -106,7 +105,7 @@ async def test_the_log_gets_a_line(caplog: pytest.LogCaptureFixture) -> None:
 async def test_an_alert_that_cannot_be_written_is_refused_and_the_next_one_is_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delivery, "email", raises_for("b", delivery.email))
+    monkeypatch.setattr("headrace.streams.notifying.delivery.email", raises_for("b", email))
     async with smtp_server() as server:
         assert await deliver([record(7, "a"), record(8, "b"), record(9, "c")], mail_to(server.address)) == (None, None)
     assert ["<a@" in mail or "<c@" in mail for mail in server.bodies] == [True, True]
@@ -114,8 +113,9 @@ async def test_an_alert_that_cannot_be_written_is_refused_and_the_next_one_is_de
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 2**62])
 def test_an_alert_whose_timestamp_is_no_date_has_the_time_of_its_envelope(timestamp_ms: int) -> None:
-    forged = StoredRecord(**{**asdict(record(7, "a")), "timestamp": timestamp_ms})  # type: ignore[call-overload]
-    found = notice_of(forged)  # type: ignore[arg-type]
+    known: Any = record(7, "a")
+    forged: Any = StoredRecord(**{**asdict(known), "timestamp": timestamp_ms})
+    found = notice_of(forged)
     assert found is not None
     assert webhook(found)["time"] == "2023-11-14T22:13:20.000Z"
 

@@ -157,16 +157,18 @@ async def test_a_second_process_takes_over_and_an_episode_is_reported_once(kafka
 @pytest.mark.kafka
 async def test_a_dead_letter_of_an_old_record_is_an_alert_when_it_arrives(kafka: str) -> None:
     """Dead letters have their records' timestamps: those of a backlog are hours old, and some clocks are wrong."""
-    hour_ms = 3_600_000
-    known = len(await alerts_of(kafka, "oncall_dead_letters"))
+
+    async def opened_and_resolved(count: int | None = None) -> bool:
+        found = [each.episode.state for each in await alerts_of(kafka, "oncall_dead_letters") if each.episode]
+        opened = found.count(EpisodeState.OPENED)
+        return opened == found.count(EpisodeState.RESOLVED) and (count is None or opened == count)
+
     running = await Running(kafka, window_s=4).ready()
-    for number, timestamp_ms in enumerate((now_ms() - hour_ms, 1, now_ms() + hour_ms // 2), 1):
+    await until(opened_and_resolved)
+    known = len(await alerts_of(kafka, "oncall_dead_letters")) // 2
+    for number, timestamp_ms in enumerate((now_ms() - 3_600_000, 1, now_ms() + 1_800_000), 1):
         await write_dead_letter(kafka, 10 + number, timestamp_ms=timestamp_ms)
-
-        async def has(count: int) -> bool:
-            return len(await alerts_of(kafka, "oncall_dead_letters")) >= known + count
-
-        await until(partial(has, 2 * number))  # opened, and resolved when it has left the window
+        await until(partial(opened_and_resolved, known + number))
     await running.end()
 
 
