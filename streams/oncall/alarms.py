@@ -123,7 +123,7 @@ def resolved(condition: Condition, before: Alert, value: float) -> Alert:
     return before.model_copy(
         update={
             "message": f"Resolved: {_value(condition, value, subject)}.",
-            "details": {"value": value, **({"subject": subject} if subject else {})},
+            "details": {**before.details, "value": value},  # the causes remain: somebody may still look for them
             "episode": episode,
         }
     )

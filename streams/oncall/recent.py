@@ -21,12 +21,15 @@ FEEDBACK_WAIT_MS = 120_000
 """Time that the trajectory of a feedback has to appear in the ledger, in milliseconds."""
 CAUSES = 3
 """Causes of dead letters that an alert names."""
+MOST_SHOWN = 200
+"""Most characters of an error's description in an alert."""
 
 
 class _Dead(NamedTuple):
     time_ms: int
     topic: str
     cause: str
+    description: str
 
 
 class _Dropped(NamedTuple):
@@ -63,7 +66,8 @@ class Recent:
         """Note a dead letter."""
         producer = dict(letter.headers).get("ce_source")
         origin = f" from {_text(producer)}" if producer else ""
-        self._dead.append(_Dead(time_ms, letter.topic, f"{letter.error}{origin}"))
+        newest = f"{letter.topic}[{letter.partition}]@{letter.offset}: {letter.message[:MOST_SHOWN]}"
+        self._dead.append(_Dead(time_ms, letter.topic, f"{letter.error}{origin}", newest))
 
     def add_sdk_stats(self, source: str, stats: SdkStatsReported, time_ms: int, *, follows: bool) -> None:
         """Note an SDK's counts since it started. ``follows``: whether the record is new; the first counts of an SDK
@@ -121,14 +125,19 @@ class Recent:
         return Counter(self._monitors.values())
 
     def dead_letters(self, now_ms: int) -> list[Found]:
-        """Dead letters within the window, by topic, with their commonest causes."""
+        """Dead letters within the window, by topic, with their commonest causes and what is wrong with the newest."""
         by_topic: dict[str, Counter[str]] = {}
+        newest: dict[str, str] = {}
         for each in self._dead:
             if each.time_ms > now_ms - self._window_ms:
                 by_topic.setdefault(each.topic, Counter())[each.cause] += 1
+                newest[each.topic] = each.description
         return [
             Found(
-                topic, causes.total(), details={f"cause {cause}": count for cause, count in causes.most_common(CAUSES)}
+                topic,
+                causes.total(),
+                details={f"cause {cause}": count for cause, count in causes.most_common(CAUSES)}
+                | {"newest": newest[topic]},
             )
             for topic, causes in by_topic.items()
         ]

@@ -37,7 +37,11 @@ def test_dead_letters_are_counted_by_topic_for_a_window_with_their_causes() -> N
     fold.add_dead_letter(letter("rewards", DeadLetterError.RAISED), 6 * MINUTE)
     found = {each.subject: each for each in fold.dead_letters(9 * MINUTE)}
     assert {subject: each.value for subject, each in found.items()} == {"events": 3, "rewards": 1}
-    assert found["events"].details == {"cause bad_json from /by-hand": 2, "cause invalid from /agents/shop": 1}
+    assert found["events"].details == {
+        "cause bad_json from /by-hand": 2,
+        "cause invalid from /agents/shop": 1,
+        "newest": "events[0]@1: …",
+    }
     assert [each.value for each in fold.dead_letters(11 * MINUTE)] == [2, 1]
     assert fold.dead_letters(30 * MINUTE) == []
 
