@@ -12,22 +12,31 @@ Z = 1.96
 FEW = 30
 """Number of observations below which a value is faded."""
 
+CLUSTER = "cityHash64(multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id))"
+"""Expression: the cluster of a row with group, task and trajectory, as a number: trajectories that share a task, whose
+values are not independent, are those of a group, or of an evaluation's task. Two clusters with one number, of which
+there are less than one in a million runs, would count as one for the interval, and not change the mean."""
+
 
 def clustered_mean(rows: str, keys: str, mean: str, n: str) -> str:
     """Returns a query for the mean of ``value`` by ``keys``, with its 95 % interval.
 
-    ``rows`` is a query with the columns ``keys``, ``cluster`` and ``value``. The result has the columns ``keys``,
-    ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``; the interval is null for a single cluster.
+    ``rows`` is a query with the columns ``keys``, ``cluster`` (a number, :data:`CLUSTER`) and ``value``. The result has
+    the columns ``keys``, ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``; the interval is null for a
+    single cluster.
     """
+    each = ", ".join(f"any({key}) AS {key}" for key in keys.split(", "))
+    # Rows are grouped by numbers, which takes a third of the time of grouping by texts.
     return f"""SELECT {keys}, centre AS {mean}, centre - {Z} * error AS low, centre + {Z} * error AS high,
        observations AS {n}, clusters
 FROM (
     SELECT {keys}, {ratio("s", "m")} AS centre, sum(m) AS observations, count() AS clusters,
            if(clusters > 1, sqrt({variance("centre")}), NULL) AS error
     FROM (
-        SELECT {keys}, cluster, sum(value) AS s, count() AS m FROM (
+        SELECT {each}, sum(value) AS s, count() AS m
+        FROM (SELECT {keys}, value, cityHash64({keys}) AS number, cluster FROM (
 {rows}
-        ) GROUP BY {keys}, cluster
+        )) GROUP BY number, cluster
     ) GROUP BY {keys}
 )"""
 

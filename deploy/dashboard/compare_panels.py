@@ -1,7 +1,8 @@
 """The panels of the page that compares two sides, A and B: ranges of policy versions of one run or of two."""
 
-from headrace.deploy.dashboard.certainty import Z, clustered_mean
+from headrace.deploy.dashboard.certainty import CLUSTER, Z, clustered_mean
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+from headrace.streams.clickhouse.views import latest_rewards
 
 MAX_TASKS = 200
 """Most tasks in the table of wins and losses: those with the largest differences."""
@@ -20,18 +21,20 @@ def _on_side(side: str) -> str:
 
 # A trajectory that is on both sides counts on both.
 _SIDE = f"arrayJoin(arrayConcat(if({_on_side('a')}, ['A'], []), if({_on_side('b')}, ['B'], [])))"
-_KIND = "purpose = if({kind:String} = '', 'train', {kind:String}) AND role != 'frozen' AND oldest_version IS NOT NULL"
+_OF_SIDES = (
+    f"({_on_side('a')} OR {_on_side('b')}) AND purpose = if({{kind:String}} = '', 'train', {{kind:String}}) "
+    "AND role != 'frozen' AND oldest_version IS NOT NULL"
+)
 
 _REWARDED = f"""(
-    SELECT {_SIDE} AS side, trajectory_id, task_id, normalised, components,
-           multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id) AS cluster
-    FROM rewards_latest WHERE {_KIND}
+    SELECT {_SIDE} AS side, trajectory_id, task_id, normalised, components, {CLUSTER} AS cluster
+    FROM ({latest_rewards(_OF_SIDES)})
 )"""
 _ASSEMBLED = f"""(
-    SELECT {_SIDE} AS side, trajectory_id, sampled_tokens, turns, tools, call_tools, call_statuses,
-           multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id) AS cluster
-    FROM trajectories FINAL WHERE {_KIND}
+    SELECT {_SIDE} AS side, trajectory_id, sampled_tokens, turns, tools, call_tools, call_statuses, {CLUSTER} AS cluster
+    FROM trajectories FINAL WHERE {_OF_SIDES}
 )"""
+_USED = f"(SELECT groupUniqArrayArray(100)(mapKeys(tools)) FROM trajectories WHERE {_OF_SIDES})"
 
 _SIDES = """
             SELECT measure, anyIf(tuple(toNullable(mean)), side = 'A').1 AS a,
@@ -94,9 +97,9 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         "runs",
         "Runs with their policy versions, the most recently active first.",
         """
-        SELECT run, uniqExact(trajectory_id) AS trajectories, min(oldest_version) AS first, max(oldest_version) AS last,
+        SELECT run, count() AS trajectories, min(oldest_version) AS first, max(oldest_version) AS last,
                toUnixTimestamp64Milli(max(ended_at)) AS last_ms, count() OVER () AS all_runs
-        FROM trajectories WHERE oldest_version IS NOT NULL AND run != ''
+        FROM trajectories FINAL WHERE oldest_version IS NOT NULL AND run != ''
         GROUP BY run ORDER BY last_ms DESC, run LIMIT 2000
         """,
         title="Runs",
@@ -189,9 +192,8 @@ COMPARE_PANELS: tuple[Panel, ...] = (
             SELECT side, cluster, measured.1 AS measure, measured.2 AS value FROM (
                 SELECT side, cluster, arrayJoin(arrayConcat(
                     [('sampled tokens', toFloat64(sampled_tokens)), ('turns', toFloat64(turns))],
-                    arrayMap(name -> (concat('calls of ', name), toFloat64(tools[name])), used))) AS measured
-                FROM {_ASSEMBLED} AS assembled
-                CROSS JOIN (SELECT groupUniqArrayArray(100)(mapKeys(tools)) AS used FROM {_ASSEMBLED}) AS offered
+                    arrayMap(name -> (concat('calls of ', name), toFloat64(tools[name])), {_USED}))) AS measured
+                FROM {_ASSEMBLED}
             )
         """),
         title="Lengths and calls",
@@ -206,9 +208,8 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         "tools",
         "Share of the calls of each tool that failed.",
         _compared(f"""
-            SELECT side, cluster, toString(call.1) AS measure, toFloat64(call.2 = 'error') AS value FROM (
-                SELECT side, cluster, arrayJoin(arrayZip(call_tools, call_statuses)) AS call FROM {_ASSEMBLED}
-            )
+            SELECT side, cluster, toString(tool) AS measure, toFloat64(status = 'error') AS value
+            FROM {_ASSEMBLED} ARRAY JOIN call_tools AS tool, call_statuses AS status
         """),
         title="Failed tool calls",
         form=Form.TABLE,

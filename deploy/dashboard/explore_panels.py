@@ -2,8 +2,10 @@
 
 from headrace.deploy.dashboard.overview_panels import MAX_LISTED_RUNS
 from headrace.deploy.dashboard.panel import OF_RUN, Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.selection import MAX_SHOWN
 from headrace.deploy.dashboard.slice_panels import CHOICES
-from headrace.deploy.dashboard.slices import CUTS, MATCHES
+from headrace.deploy.dashboard.slices import CUTS, MATCHES, TOOL_NAMES
+from headrace.streams.clickhouse.views import trajectory_facts
 
 _FILTERS = " AND ".join(
     (
@@ -30,14 +32,42 @@ _SORTED = (
     " * if({order:String} = 'rising', 1, -1)"
 )
 
+
+def _matching(facts: str) -> str:
+    return f"""
+            WITH {TOOL_NAMES}
+            SELECT trajectory_id, run, agent, task_source, tenant, harness_version, task_id, group_id, version,
+                   normalised AS reward, outcome, fate, reason, step, advantage, turns, sampled_tokens, signals,
+                   toUnixTimestamp64Milli(ended_at) AS ended_ms
+            FROM ({facts}) WHERE {_FILTERS}
+        """
+
+
+_ORDER = f"ORDER BY {_SORTED} NULLS LAST, trajectory_id LIMIT {{limit:UInt32}}"
+
+# Only what filters and order need is joined to all trajectories; everything else to those that are shown.
+_NEEDED = trajectory_facts(
+    rewarded="({least:String} != '' OR {most:String} != '' OR {sort:String} = 'reward')",
+    grouped="({fate:String} != '' OR {sort:String} = 'advantage')",
+    trained="({fate:String} != '' OR {step:String} != '')",
+    refused="({fate:String} != '' OR {reason:String} != '')",
+    judged="({sort:String} = 'feedback')",
+)
+_CHOSEN = f"""(
+            SELECT (groupArray(trajectory_id), any(matching)) FROM (
+                SELECT trajectory_id, count() OVER () AS matching FROM ({_matching(_NEEDED)}) {_ORDER}
+            )
+        )"""
+_IS_SHOWN = f"({{limit:UInt32}} > {MAX_SHOWN} OR trajectory_id IN (SELECT arrayJoin({_CHOSEN}.1)))"
+
 EXPLORE_PANELS: tuple[Panel, ...] = (
     Panel(
         "runs",
         "Runs with assembled trajectories, the most recently active first.",
         f"""
-        SELECT run, uniqExact(trajectory_id) AS trajectories, toUnixTimestamp64Milli(max(ended_at)) AS last_ms,
+        SELECT run, count() AS trajectories, toUnixTimestamp64Milli(max(ended_at)) AS last_ms,
                count() OVER () AS all_runs
-        FROM trajectories GROUP BY run ORDER BY last_ms DESC, run LIMIT {MAX_LISTED_RUNS}
+        FROM trajectories FINAL GROUP BY run ORDER BY last_ms DESC, run LIMIT {MAX_LISTED_RUNS}
         """,
         title="Runs",
         form=Form.DATA,
@@ -54,14 +84,9 @@ EXPLORE_PANELS: tuple[Panel, ...] = (
         f"""
         SELECT trajectory_id, run, agent, task_source AS source, tenant, harness_version AS harness, task_id, group_id,
                version, reward, outcome, fate, reason, nullIf(step, 0) AS step, advantage, turns, sampled_tokens,
-               signals, ended_ms, count() OVER () AS matching
-        FROM (
-            SELECT trajectory_id, run, agent, task_source, tenant, harness_version, task_id, group_id, version,
-                   normalised AS reward, outcome, fate, reason, step, advantage, turns, sampled_tokens, signals,
-                   toUnixTimestamp64Milli(ended_at) AS ended_ms
-            FROM trajectory_facts WHERE {_FILTERS}
-        )
-        ORDER BY {_SORTED} NULLS LAST, trajectory_id LIMIT {{limit:UInt32}}
+               signals, ended_ms, if({{limit:UInt32}} > {MAX_SHOWN}, count() OVER (), {_CHOSEN}.2) AS matching
+        FROM ({_matching(trajectory_facts(_IS_SHOWN))})
+        {_ORDER}
         """,
         title="Trajectories",
         form=Form.TABLE,

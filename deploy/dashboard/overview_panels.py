@@ -34,7 +34,7 @@ PANELS: tuple[Panel, ...] = (
         "runs",
         "All scored runs and data sets, the most recently active first, whichever run is selected above.",
         f"""
-        SELECT run, uniqExact(trajectory_id) AS trajectories, avg(normalised) AS reward,
+        SELECT run, count() AS trajectories, avg(normalised) AS reward,
                toUnixTimestamp64Milli(max(ended_at)) AS last_ms, count() OVER () AS all_runs
         FROM rewards_latest GROUP BY run ORDER BY last_ms DESC, run LIMIT {MAX_LISTED_RUNS}
         """,
@@ -92,13 +92,13 @@ PANELS: tuple[Panel, ...] = (
         f"""
         SELECT fate, version, count() AS groups
         FROM (
-            SELECT 'kept' AS fate, min(oldest_version) AS version FROM training FINAL
+            SELECT 'kept' AS fate, min(oldest_version) AS version FROM training
             WHERE {_RUN} AND {IS_MEMBER} GROUP BY group_id
             UNION ALL
-            SELECT max(reason) AS fate, min(policy_version) AS version FROM rejected FINAL
+            SELECT max(reason) AS fate, min(policy_version) AS version FROM rejected
             WHERE {_RUN} AND {IS_MEMBER} AND stage = 'group' AND group_id != ''
               AND reason NOT IN ('evaluation', 'frozen_role', 'late_for_group')
-              AND group_id NOT IN (SELECT group_id FROM training)
+              AND group_id NOT IN (SELECT group_id FROM training WHERE {_RUN})
             GROUP BY group_id
         )
         GROUP BY fate, version ORDER BY version DESC NULLS LAST, fate LIMIT {MAX_VERSIONS * 5}

@@ -1,8 +1,18 @@
 """The overview's panels about trajectories, each cut by slices: rewards, components, lengths and tools by version."""
 
-from headrace.deploy.dashboard.certainty import FEW, Z, clustered_mean, variance_of_sums
+from headrace.deploy.dashboard.certainty import CLUSTER, FEW, Z, clustered_mean, variance_of_sums
 from headrace.deploy.dashboard.panel import OF_RUN, Axis, Form, Panel, Unit
-from headrace.deploy.dashboard.slices import CUTS, EVERY_SLICE, LABELS, MATCHES, MAX_CHOICES, SCORED, SLICE
+from headrace.deploy.dashboard.slices import (
+    CUTS,
+    EVERY_SLICE,
+    LABELS,
+    LABELS_OF_TRAJECTORY,
+    MATCHES,
+    MAX_CHOICES,
+    SAME_SLICES,
+    SLICE,
+    scored,
+)
 
 MAX_VERSIONS = 2000
 """Number of policy versions or steps in a chart: the newest ones."""
@@ -13,43 +23,54 @@ SPAN = 5
 _ROWS = MAX_VERSIONS * 5
 _VERSION = Axis("version", "Policy version", Unit.VERSION)
 _TRAINING = "purpose = 'train' AND role != 'frozen' AND version IS NOT NULL"
+_ANY_LABELS = ", ".join(f"any({label}) AS {label}" for label in LABELS.split(", "))
+_SAME_SLICES = ", ".join(
+    f"{expression} AS {name}" for expression, name in zip(SAME_SLICES, ("labels_number", "length_number"), strict=True)
+)
 _INTERVAL = "Band: 95 % interval, attempts at one task taken together."
 
-_ASSEMBLED = f"""(
-    SELECT trajectory_id, if(group_id != '', group_id, if(task_id != '', task_id, trajectory_id)) AS cluster,
-           oldest_version AS version, call_tools, call_statuses, {LABELS}
+
+def _assembled(of: str = "") -> str:
+    """Returns a query for the selected training rollouts of the run. ``of``: another condition on `trajectories`."""
+    return f"""(
+    SELECT trajectory_id, {CLUSTER} AS cluster, assumeNotNull(oldest_version) AS version, call_tools, call_statuses,
+           {LABELS_OF_TRAJECTORY}
     FROM trajectories FINAL
-    WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen' AND oldest_version IS NOT NULL AND {MATCHES}
+    WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen' AND oldest_version IS NOT NULL AND {MATCHES}{of}
 )"""
 
+
 # Of each histogram: the ten newest versions, and the ten oldest if they are others; split by slices, the newest only.
-_ENDS = f"""(SELECT min(oldest_version) AS first, max(oldest_version) AS last FROM trajectories
-     WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen')"""
-_PART = """multiIf(
-                sampled_by + 10 > last,
-                if({by:String} != '', slice,
-                   concat('newest: v', toString(greatest(first, last - 9)), ' to v', toString(last))),
-                sampled_by < first + 10 AND {by:String} = '',
-                concat('first: v', toString(first), ' to v', toString(first + 9)),
-                '')"""
+_FIRST, _LAST = (
+    f"(SELECT assumeNotNull({end}(oldest_version)) FROM trajectories "
+    f"WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen')"
+    for end in ("min", "max")
+)
+_AT_ENDS = f" AND (oldest_version + 10 > {_LAST} OR ({{by:String}} = '' AND oldest_version < {_FIRST} + 10))"
 
 
 def _histogram(value: str, bin_: str, rows: str, condition: str) -> str:
-    """Returns a query for the histogram of ``value`` over the columns of ``rows``: series, bin, share, trajectories."""
+    """Returns a query for the histogram of ``value`` over the columns of ``rows``, trajectories of the versions
+    ``_AT_ENDS``: series, bin, share, trajectories.
+    """
     return f"""
         SELECT series, bin, held / sum(held) OVER (PARTITION BY series) AS share,
                sum(held) OVER (PARTITION BY series) AS trajectories
         FROM (
-            SELECT {_PART} AS series, {bin_} AS bin, uniqExact(trajectory_id) AS held
+            SELECT multiIf(NOT is_newest, concat('first: v', toString({_FIRST}), ' to v', toString({_FIRST} + 9)),
+                           {{by:String}} != '', slice,
+                           concat('newest: v', toString(greatest({_FIRST}, {_LAST} - 9)), ' to v', toString({_LAST})))
+                       AS series,
+                   bin, held
             FROM (
-                SELECT trajectory_id, assumeNotNull(version) AS sampled_by, {value} AS value, {SLICE} AS slice
-                FROM {rows} WHERE {condition}
-            ) AS sampled CROSS JOIN (
-                SELECT assumeNotNull(first) AS first, assumeNotNull(last) AS last FROM {_ENDS}
-            ) AS ends
-            GROUP BY series, bin
+                SELECT is_newest, slice, {bin_} AS bin, count() AS held
+                FROM (
+                    SELECT assumeNotNull(version) + 10 > {_LAST} AS is_newest, {value} AS value, {SLICE} AS slice
+                    FROM {rows} WHERE {condition}
+                ) GROUP BY is_newest, slice, bin
+            )
         )
-        WHERE series != '' ORDER BY bin, series LIMIT {_ROWS}
+        ORDER BY bin, series LIMIT {_ROWS}
     """
 
 
@@ -115,8 +136,8 @@ REWARD = _by_version(
                            purpose = 'train', 'train', evaluation = '', 'evaluate',
                            evaluation IN ('train', 'frozen', 'evaluate'), concat('evaluation ', evaluation),
                            evaluation) AS series,
-                   version, cluster, normalised AS value
-            FROM {SCORED}
+                   assumeNotNull(version) AS version, cluster, assumeNotNull(normalised) AS value
+            FROM {scored()}
             WHERE normalised IS NOT NULL AND version IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
         """,
     value=Axis("reward", "Reward", Unit.REWARD),
@@ -150,13 +171,20 @@ FALLS = Panel(
                            sum(k * k) AS w, count() AS g, uniqExact(slice) OVER (PARTITION BY kind) AS slices
                     FROM (
                         -- a group counts as a whole at its oldest version: its attempts are one cluster
-                        SELECT place.1 AS kind, place.2 AS slice, min(own) AS sampled_by, cluster, sum(score) AS t,
-                               count() AS k
+                        SELECT any(place.1) AS kind, any(place.2) AS slice, min(own) AS sampled_by, cluster,
+                               sum(total) AS t, sum(held) AS k
                         FROM (
-                            SELECT toInt64(assumeNotNull(version)) AS own, cluster, if(in_group, -1, own) AS apart,
-                                   assumeNotNull(normalised) AS score, {EVERY_SLICE} AS place
-                            FROM {SCORED} WHERE {_TRAINING} AND normalised IS NOT NULL
-                        ) GROUP BY kind, slice, apart, cluster
+                            SELECT own, apart, cluster, total, held, {EVERY_SLICE} AS place, cityHash64(place) AS number
+                            FROM (
+                                SELECT own, apart, cluster, sum(score) AS total, count() AS held, {_ANY_LABELS}
+                                FROM (
+                                    SELECT toInt64(assumeNotNull(version)) AS own, cluster,
+                                           if(in_group, -1, own) AS apart, assumeNotNull(normalised) AS score, {LABELS},
+                                           {_SAME_SLICES}
+                                    FROM {scored(labelled="1")} WHERE {_TRAINING} AND normalised IS NOT NULL
+                                ) GROUP BY own, apart, cluster, labels_number, length_number
+                            )
+                        ) GROUP BY number, apart, cluster
                     ) GROUP BY kind, slice, sampled_by
                 )
                 WHERE kind = 'all' OR slices > 1  -- a kind with one slice repeats the run
@@ -196,12 +224,13 @@ COMPONENTS = _by_version(
     "Components of the reward",
     "Weight × value of each component of training rollouts, as a share of the largest possible reward. ",
     f"""
-            SELECT concat(if(slice = '', '', concat(slice, ': ')), name) AS component, version, cluster,
-                   components[name] * weights[name] / most AS value
+            SELECT concat(if(slice = '', '', concat(slice, ': ')), name) AS component, version, cluster, value
             FROM (
-                SELECT version, cluster, components, weights, assumeNotNull(maximum) AS most,
-                       {SLICE} AS slice, arrayJoin(mapKeys(components)) AS name
-                FROM {SCORED} WHERE {_TRAINING} AND maximum > 0 AND total IS NOT NULL
+                SELECT assumeNotNull(version) AS version, cluster, {SLICE} AS slice, arrayJoin(arrayMap(
+                           (name, value) -> (name, value * weights[name] / assumeNotNull(maximum)),
+                           mapKeys(components), mapValues(components))) AS term,
+                       toString(term.1) AS name, term.2 AS value
+                FROM {scored()} WHERE {_TRAINING} AND maximum > 0 AND total IS NOT NULL
             )
         """,
     value=Axis("share", "Contribution", Unit.REWARD),
@@ -215,10 +244,12 @@ SOURCES = _by_version(
     "Value of each component before its weight, for each kind of task that the run names. A reward that rises while "
     "the outcome of one source falls pays for something else. ",
     f"""
-            SELECT concat(toString(task_source), ': ', name) AS series, version, cluster, components[name] AS value
+            SELECT concat(toString(task_source), ': ', name) AS series, version, cluster, value
             FROM (
-                SELECT version, cluster, task_source, components, arrayJoin(mapKeys(components)) AS name
-                FROM {SCORED} WHERE {_TRAINING} AND total IS NOT NULL AND task_source != ''
+                SELECT assumeNotNull(version) AS version, cluster, task_source,
+                       arrayJoin(arrayZip(mapKeys(components), mapValues(components))) AS term,
+                       toString(term.1) AS name, term.2 AS value
+                FROM {scored(labelled="1")} WHERE {_TRAINING} AND total IS NOT NULL AND task_source != ''
             )
         """,
     value=Axis("value", "Value of the component", Unit.NUMBER),
@@ -233,7 +264,7 @@ REWARD_DISTRIBUTION = _distribution(
     _histogram(
         "assumeNotNull(normalised)",
         "round(floor(least(value, 0.9999) * 20) / 20, 2)",
-        SCORED,
+        scored(of=_AT_ENDS),
         f"{_TRAINING} AND normalised IS NOT NULL",
     ),
     bin_=Axis("bin", "Reward from", Unit.REWARD),
@@ -247,7 +278,7 @@ LENGTHS = _by_version(
     f"""
             SELECT if({{by:String}} = '', 'sampled tokens', {SLICE}) AS series, version, cluster,
                    toFloat64(sampled_tokens) AS value
-            FROM {_ASSEMBLED}
+            FROM {_assembled()}
         """,
     value=Axis("tokens", "Sampled tokens", Unit.TOKENS),
     empty="No training rollouts with a policy version.",
@@ -257,7 +288,7 @@ LENGTH_DISTRIBUTION = _distribution(
     "length_distribution",
     "Distribution of lengths",
     "sampled tokens, in powers of two",
-    _histogram("sampled_tokens", "if(value = 0, 0, toUInt64(exp2(floor(log2(value)))))", _ASSEMBLED, "1"),
+    _histogram("sampled_tokens", "if(value = 0, 0, toUInt64(exp2(floor(log2(value)))))", _assembled(_AT_ENDS), "1"),
     bin_=Axis("bin", "Sampled tokens from", Unit.TOKENS),
     empty="No training rollouts with a policy version.",
 )
@@ -269,10 +300,9 @@ TOOLS = _by_version(
     f"""
             SELECT if(slice = '', tool, slice) AS series, version, cluster, status = 'error' AS value
             FROM (
-                SELECT version, cluster, arrayJoin(arrayZip(call_tools, call_statuses)) AS call,
-                       toString(call.1) AS tool, call.2 AS status,
+                SELECT version, cluster, toString(called) AS tool, status,
                        if({{by:String}} IN ('', 'tool'), '', {SLICE}) AS slice
-                FROM {_ASSEMBLED}
+                FROM {_assembled()} ARRAY JOIN call_tools AS called, call_statuses AS status
             )
             WHERE {{tool:String}} = '' OR tool = {{tool:String}}
         """,
@@ -285,8 +315,15 @@ CHOICES = Panel(
     "choices",
     f"The slices of the run with their trajectories, at most {MAX_CHOICES} of a kind: those with the most.",
     f"""
-        SELECT place.1 AS kind, place.2 AS slice, uniqExact(trajectory_id) AS trajectories
-        FROM (SELECT trajectory_id, {EVERY_SLICE} AS place FROM trajectories WHERE {OF_RUN})
+        SELECT place.1 AS kind, place.2 AS slice, sum(held) AS trajectories
+        FROM (
+            SELECT held, {EVERY_SLICE} AS place
+            FROM (
+                SELECT count() AS held, {_ANY_LABELS}
+                FROM (SELECT {LABELS_OF_TRAJECTORY}, {_SAME_SLICES} FROM trajectories FINAL WHERE {OF_RUN})
+                GROUP BY labels_number, length_number
+            )
+        )
         WHERE kind != 'all' GROUP BY kind, slice ORDER BY kind, trajectories DESC, slice LIMIT {MAX_CHOICES} BY kind
     """,
     title="Slices",

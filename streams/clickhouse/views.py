@@ -10,16 +10,28 @@ from headrace.schemas.records.alert import AdmissionOrder, EpisodeState
 from headrace.streams.clickhouse.columns import View
 from headrace.streams.clickhouse.tables import EVENTS
 
-REWARDS_LATEST = View(
-    "rewards_latest",
-    "The current reward of each trajectory: one row per trajectory, regardless of revisions, spec versions and "
-    "duplicates. Use this view to count and average; `rewards` also holds earlier rewards.",
+
+def latest_rewards(condition: str = "") -> str:
+    """Returns the query of `rewards_latest`, of the rewards for which ``condition`` holds. It may use columns that all
+    rewards of a trajectory have in common, such as run, purpose and oldest_version: applied to the view, it would be
+    checked after the rewards of all runs were read and ordered.
+    """
     # Revisions are numbered per spec. A trajectory is scored by one spec at a time, that of its agent, so among specs
     # the order of the topic decides, as it does among rows of an older release, which have no revision. All rewards of
     # a trajectory are in one partition.
     # Both orders begin with the table's key, so rows are read in order, and not sorted as a whole.
-    "SELECT * FROM (\n    SELECT * FROM rewards ORDER BY trajectory_id, spec, revision DESC, offset DESC\n"
-    "    LIMIT 1 BY trajectory_id, spec\n) ORDER BY trajectory_id, offset DESC LIMIT 1 BY trajectory_id",
+    where = f" WHERE {condition}" if condition else ""
+    return (
+        f"SELECT * FROM (\n    SELECT * FROM rewards{where} ORDER BY trajectory_id, spec, revision DESC, offset DESC\n"
+        "    LIMIT 1 BY trajectory_id, spec\n) ORDER BY trajectory_id, offset DESC LIMIT 1 BY trajectory_id"
+    )
+
+
+REWARDS_LATEST = View(
+    "rewards_latest",
+    "The current reward of each trajectory: one row per trajectory, regardless of revisions, spec versions and "
+    "duplicates. Use this view to count and average; `rewards` also holds earlier rewards.",
+    latest_rewards(),
 )
 EVENTS_WITH_TRAJECTORY = View(
     "events_with_trajectory",
@@ -47,14 +59,24 @@ _ABOUT_TRAJECTORY = (
 
 _LABELS = ", ".join(_ABOUT_TRAJECTORY)
 
-TRAJECTORY_FACTS = View(
-    "trajectory_facts",
-    "Everything that is known of a trajectory, in one row: what it was, how it went (version: the oldest policy "
-    "version among its tokens), its latest reward with components, its advantage, its fate (trained, rejected, waiting "
-    "in a formed group, frozen or evaluation, which are never trained, or pending) with the step, 0 if it was not "
-    "trained, or the reason, and its feedback. Restrict purpose to 'train' and role to 'trainable' for figures about "
-    f"what is trained. A success has an outcome, or without one a normalised reward, of at least {SUCCESS}.",
-    f"""SELECT
+
+def trajectory_facts(
+    of: str = "", *, rewarded: str = "", grouped: str = "", trained: str = "", refused: str = "", judged: str = ""
+) -> str:
+    """Returns the query of the view `trajectory_facts`.
+
+    ``of``: a condition on trajectory_id, checked before anything is joined, which takes most of the time. The others
+    are conditions on what is joined: rewards, `training`, `step_members`, `rejected` and `feedback`. Trajectories then
+    lack what does not hold.
+    """
+
+    def both(*conditions: str) -> str:
+        return " AND ".join(each for each in conditions if each)
+
+    def where(*conditions: str) -> str:
+        return f" WHERE {both(*conditions)}" if any(conditions) else ""
+
+    return f"""SELECT
     {_LABELS},
     trajectory.oldest_version AS version, trajectory.newest_version AS newest_version, status, outcome,
     turns, segments, tokens, sampled_tokens, tools, tool_errors, tool_seconds, pruned, summaries, critical_steps,
@@ -68,32 +90,42 @@ TRAJECTORY_FACTS = View(
     signals, first_feedback_at, last_feedback_at, last_signal, last_value,
     if(signals > 0, coalesce(stated_delay, toFloat64(dateDiff('second', ended_at, first_feedback_at))), NULL)
         AS feedback_delay_s
-FROM (SELECT * FROM trajectories FINAL) AS trajectory
+FROM (SELECT * FROM trajectories FINAL{where(of)}) AS trajectory
 LEFT ANY JOIN (
     SELECT trajectory_id, spec, revision, total AS reward, maximum, normalised, components, weights, details, unscored
-    FROM rewards_latest
+    FROM {f"({latest_rewards(both(of, rewarded))})" if of or rewarded else "rewards_latest"}
 ) AS rewarded USING (trajectory_id)
 LEFT ANY JOIN (
     SELECT trajectory_id, argMax(toNullable(advantage), (logged_at, offset)) AS advantage,
            argMax(baseline, (logged_at, offset)) AS baseline,
            argMax(toNullable(baseline_value), (logged_at, offset)) AS baseline_value
-    FROM training GROUP BY trajectory_id
+    FROM training{where(of, grouped)} GROUP BY trajectory_id
 ) AS grouped USING (trajectory_id)
 LEFT ANY JOIN (
     SELECT trajectory_id, min(member.step) AS step, argMin(toNullable(member.version), member.step) AS trained_version
-    FROM step_members AS member GROUP BY trajectory_id
+    FROM step_members AS member{where(of, trained)} GROUP BY trajectory_id
 ) AS trained USING (trajectory_id)
 LEFT ANY JOIN (
     SELECT trajectory_id, argMax(stage, (logged_at, offset)) AS stage, argMax(reason, (logged_at, offset)) AS reason
-    FROM rejected GROUP BY trajectory_id
+    FROM rejected{where(of, refused)} GROUP BY trajectory_id
 ) AS refused USING (trajectory_id)
 LEFT ANY JOIN (
     SELECT trajectory_id, uniqExact(id) AS signals, min(toNullable(time)) AS first_feedback_at,
            max(toNullable(time)) AS last_feedback_at,
            argMin(tuple(delay_s), (time, offset)).1 AS stated_delay,
            argMax(signal, (time, offset)) AS last_signal, argMax(toNullable(value), (time, offset)) AS last_value
-    FROM feedback GROUP BY trajectory_id
-) AS judged USING (trajectory_id)""",
+    FROM feedback{where(of, judged)} GROUP BY trajectory_id
+) AS judged USING (trajectory_id)"""
+
+
+TRAJECTORY_FACTS = View(
+    "trajectory_facts",
+    "Everything that is known of a trajectory, in one row: what it was, how it went (version: the oldest policy "
+    "version among its tokens), its latest reward with components, its advantage, its fate (trained, rejected, waiting "
+    "in a formed group, frozen or evaluation, which are never trained, or pending) with the step, 0 if it was not "
+    "trained, or the reason, and its feedback. Restrict purpose to 'train' and role to 'trainable' for figures about "
+    f"what is trained. A success has an outcome, or without one a normalised reward, of at least {SUCCESS}.",
+    trajectory_facts(),
 )
 MESSAGES = View(
     "messages",
