@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from headrace.deploy.dashboard.panel import Panel, to_columns
 
@@ -47,7 +47,8 @@ def read_pieces(
 
     settings = {"output_format_arrow_string_as_string": 1, "output_format_arrow_low_cardinality_as_dictionary": 0}
     answer = client.raw_stream(panel.sql, parameters=dict(parameters), settings=settings, fmt="ArrowStream")
-    with closing(answer), pa.ipc.open_stream(answer) as reader:
+    # The client's annotation includes streams without close(); what it returns has it.
+    with closing(cast(IO[bytes], answer)), pa.ipc.open_stream(answer) as reader:
         if any(pa.types.is_map(field.type) for field in reader.schema):
             # Their keys, which become columns, are known at the end: a panel with maps has a row for each step.
             whole = _with_keys_as_columns(reader.read_all())
