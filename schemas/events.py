@@ -578,6 +578,33 @@ class SdkStatsReported(Record):
     """Values sent in another form than the agent gave them (described, converted to text), by kind."""
 
 
+class GatewayStatsReported(Record):
+    """Counts of a gateway's calls since it started, and what is open in it."""
+
+    TYPE: ClassVar[str] = "headrace.gateway.stats.v1"
+
+    calls: Total = 0
+    """Calls that it took."""
+    errors: dict[Name, Annotated[int, Within(MAX_TOTAL)]] = {}
+    """Calls that were answered with an error, by kind."""
+    left: Total = 0
+    """Calls whose client did not wait for the answer."""
+    open_calls: Total = 0
+    """Calls without an answer yet."""
+    waiting: Total = 0
+    """Calls that wait for an engine with room."""
+    sessions: Total = 0
+    """Open sessions."""
+    engines: dict[Name, Annotated[int, Within(MAX_TOTAL)]] = {}
+    """Calls in flight by engine; the engines behind it."""
+    unacknowledged: Total = 0
+    """Events that Kafka has not acknowledged, in memory and on disk."""
+    spooled: Total = 0
+    """Those of them that wait on disk."""
+    holes: Total = 0
+    """Events that are neither on disk nor in Kafka."""
+
+
 Fact: TypeAlias = (
     TrajectoryStarted
     | ModelCalled

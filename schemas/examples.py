@@ -255,6 +255,14 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         TRAJECTORY,
     ),
     (events.SdkStatsReported(emitted=1204, sent=1200, dropped={"queue_full": 4}), "search", "/agents/search", "search"),
+    (
+        events.GatewayStatsReported(
+            calls=904, errors={"engine_unavailable": 2}, sessions=17, engines={"http://gpu1:8000": 6}, unacknowledged=3
+        ),
+        "/agents/gateway/0190f2c0",
+        "/agents/gateway/0190f2c0",
+        "/agents/gateway/0190f2c0",
+    ),
     (events.ClockTicked(unix_ms=START_MS + 60_000), "clock", "/streams/assemble", "clock"),
     (_SCORED_TRAJECTORY, TRAJECTORY, "/streams/assemble", TRAJECTORY),
     (_REWARD, GROUP, "/streams/score", TRAJECTORY),

@@ -86,9 +86,9 @@ FEEDBACK = Topic(
 SDK_STATS = Topic(
     "sdk-stats",
     "source",
-    (events.SdkStatsReported,),
+    (events.SdkStatsReported, events.GatewayStatsReported),
     1,
-    "Counts of events that SDKs sent and dropped.",
+    "Counts of events that SDKs sent and dropped, and of gateways' calls.",
     retention_ms=30 * _DAY_MS,
     broker_time=True,
 )

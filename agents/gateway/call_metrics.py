@@ -3,6 +3,7 @@
 Without a metric reader (``deploy/processes/telemetry.py`` sets one up) the instruments do nothing.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
@@ -49,6 +50,12 @@ class CallMetrics:
     """The instruments of calls."""
 
     def __init__(self) -> None:
+        self.calls = 0
+        """Calls so far."""
+        self.errors: Counter[ErrorKind] = Counter()
+        """Failed calls so far, by error."""
+        self.clients_left = 0
+        """Calls so far whose client left."""
         meter = get_meter(METER)
         self._calls = meter.create_counter("headrace.gateway.calls", "{call}", "Calls, by API and outcome.")
         self._errors = meter.create_counter("headrace.gateway.errors", "{call}", "Failed calls, by API and error.")
@@ -73,14 +80,17 @@ class CallMetrics:
 
     def began(self, api: Api, outcome: Outcome) -> None:
         """Count a call."""
+        self.calls += 1
         self._calls.add(1, {"api": api, "outcome": outcome})
 
     def failed(self, api: Api, kind: ErrorKind) -> None:
         """Count a call that was answered with an error."""
+        self.errors[kind] += 1
         self._errors.add(1, {"api": api, "error": kind})
 
     def left(self, api: Api) -> None:
         """Count a client that did not wait for its answer."""
+        self.clients_left += 1
         self._left.add(1, {"api": api})
 
     def unspliced(self, reason: Refusal) -> None:

@@ -75,6 +75,8 @@ class GatewayConfig:
         "and numbers exactly. Write the summary only."
     )
     """What the model is asked for by /v1/responses/compact."""
+    stats_interval_s: float = 10.0
+    """Seconds between two records in `sdk-stats`: calls, errors, sessions, engines, events that wait."""
     restore_s: float = 30.0
     """Longest time at the start to read from the spool and Kafka what gateways recorded, in seconds; 0: nothing is
     read, and every conversation starts anew."""
@@ -96,7 +98,7 @@ class GatewayConfig:
         for name in ("spool_bytes", "node_bytes", "max_sessions", "max_request_bytes", "engine_calls", "port"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least 1")
-        for name in ("idle_s", "engine_timeout_s", "requests_per_s", "tokens_per_s", "bytes_per_s"):
+        for name in ("idle_s", "engine_timeout_s", "stats_interval_s", "requests_per_s", "tokens_per_s", "bytes_per_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}: expected a positive, finite number")

@@ -38,6 +38,7 @@ from headrace.agents.gateway.sessions import SessionStore
 from headrace.agents.gateway.tenants import Tenants, read_tenants
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import cluster_fingerprint
+from headrace.schemas.events import GatewayStatsReported
 from headrace.schemas.ids import uuid7
 from headrace.schemas.operator_error import OperatorError
 
@@ -132,8 +133,12 @@ async def _run(
                 _collect_rarely()
                 ready()
                 sweeping = tasks.create_task(_sweep(config, capture, recorder, counters))
+                reporting = tasks.create_task(
+                    _report(config, journal, lambda: stats_of(metrics, calls, pool, sessions, journal, recorder))
+                )
                 await stop.wait()
                 sweeping.cancel()
+                reporting.cancel()
         finally:
             await prompts.close()
             await recorder.drain()
@@ -223,6 +228,31 @@ async def _sweep(config: GatewayConfig, capture: Capture, recorder: Recorder, co
         _end_idle(config, capture, recorder)
         await recorder.retry()
         counters.log_counts()
+
+
+async def _report(config: GatewayConfig, journal: Journal, stats: Callable[[], GatewayStatsReported]) -> None:
+    """Publish the statistics again and again, also if nothing has changed: rates are differences of two records."""
+    while True:
+        await asyncio.sleep(config.stats_interval_s)
+        await journal.publish(stats(), _now_ms())
+
+
+def stats_of(
+    metrics: CallMetrics, calls: Calls, pool: EnginePool, sessions: SessionStore, journal: Journal, recorder: Recorder
+) -> GatewayStatsReported:
+    """Returns what the gateway has counted, and what is open in it."""
+    return GatewayStatsReported(
+        calls=metrics.calls,
+        errors={str(kind): count for kind, count in sorted(metrics.errors.items())},
+        left=metrics.clients_left,
+        open_calls=calls.in_flight,
+        waiting=pool.waiting,
+        sessions=len(sessions),
+        engines=pool.in_flight(),
+        unacknowledged=journal.unacknowledged + recorder.waiting,
+        spooled=journal.spooled,
+        holes=journal.holes + recorder.holes,
+    )
 
 
 def _end_idle(config: GatewayConfig, capture: Capture, recorder: Recorder) -> None:

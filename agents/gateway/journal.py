@@ -21,6 +21,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
+from aiokafka.errors import KafkaError
+
 from headrace.agents.counters import DropReason, SdkCounters
 from headrace.agents.delivery import EventDelivery, Ticket
 from headrace.agents.gateway.note import signed
@@ -31,9 +33,10 @@ from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import SpooledRecord
 from headrace.agents.spool_segments import Segment, Taken
 from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import GatewayStatsReported
 from headrace.schemas.headers import GATEWAY
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
-from headrace.schemas.topics import EVENTS, FEEDBACK
+from headrace.schemas.topics import EVENTS, FEEDBACK, SDK_STATS
 from headrace.schemas.wire import Message, encode
 
 _log = logging.getLogger(__name__)
@@ -52,6 +55,9 @@ TICK_S: Final = 0.5
 
 ADOPT_S: Final = 30.0
 """Time between two searches for events that a killed gateway left, in seconds."""
+
+STATS_S: Final = 5.0
+"""Time within which Kafka must acknowledge statistics, in seconds."""
 
 RETRY_AFTER_S: Final = 5.0
 """When a client that was refused should try again, in seconds."""
@@ -164,6 +170,27 @@ class Journal:
     def unacknowledged(self) -> int:
         """Number of events that Kafka has not acknowledged."""
         return self._delivery.pending + self._spool.waiting
+
+    @property
+    def spooled(self) -> int:
+        """Number of those of them that are on disk only."""
+        return self._spool.waiting
+
+    async def publish(self, stats: GatewayStatsReported, now_ms: int) -> bool:
+        """Send ``stats`` once if there is a connection, and return whether Kafka has them: the next ones include them.
+        ``now_ms``: Unix milliseconds."""
+        producer = self._delivery.producer
+        if producer is None:
+            return False
+        envelope = Envelope(self._new_id(), stats.TYPE, self._source, now_ms, self._source)
+        message = encode(stats, key=self._source, envelope=envelope)
+        try:
+            async with asyncio.timeout(STATS_S):
+                await producer.send_and_wait(SDK_STATS.name, message.value, message.key, headers=message.headers)
+        except (KafkaError, TimeoutError) as error:
+            _log.debug("statistics were not sent: %r", error)
+            return False
+        return True
 
     async def record(self, events: Sequence[TrajectoryEvent], now_ms: int) -> bool:
         """Make ``events`` durable, in the order of the calls of this method; return whether they are.

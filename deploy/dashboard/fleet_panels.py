@@ -5,6 +5,11 @@ from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
 RECENT_MINUTES = 15
 """Minutes whose records make a rate."""
 
+GATEWAY_MINUTES = 5
+"""Minutes whose reports make a gateway's rates."""
+
+_SPAN_S = "greatest(1, dateDiff('millisecond', min(time), max(time)) / 1000)"
+
 _RATED = {
     "events": "events",
     "feedback": "feedback",
@@ -157,8 +162,8 @@ FLEET_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "sdks",
-        "The newest counts of each SDK and gateway, those that dropped events first. Emitted and taken "
-        "over = sent + in memory + on disk + dropped.",
+        "The newest counts of each SDK, those that dropped events first. Emitted and taken over = sent + in memory + "
+        "on disk + dropped.",
         """
         SELECT source, argMax(emitted, time) AS emitted_, argMax(sent, time) AS sent_, argMax(queued, time) AS queued_,
                argMax(spooled, time) AS spooled_, argMax(adopted, time) AS adopted_,
@@ -169,7 +174,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
         FROM sdk_stats
         GROUP BY source ORDER BY dropped_ DESC, spooled_ DESC, source LIMIT 500
         """,
-        title="SDKs and gateways",
+        title="SDKs",
         form=Form.TABLE,
         values=(
             Axis("source", "Source", Unit.TEXT),
@@ -186,6 +191,59 @@ FLEET_PANELS: tuple[Panel, ...] = (
         section="Senders and engines",
         wide=True,
         empty="No SDK has reported yet: each does while it sends.",
+    ),
+    Panel(
+        "gateways",
+        f"The newest report of each gateway that reported in the last {GATEWAY_MINUTES} minutes, and how many calls a "
+        "second it took and failed meanwhile. Those with events in neither place first, then those whose events wait.",
+        f"""
+        WITH reports AS (
+            SELECT source, time, calls, errors, left, open_calls, waiting, sessions, engines, unacknowledged, spooled,
+                   holes, arraySum(mapValues(errors)) AS failed,
+                   lagInFrame(calls, 1, calls) OVER before AS calls_before,
+                   lagInFrame(arraySum(mapValues(errors)), 1, arraySum(mapValues(errors))) OVER before AS failed_before
+            FROM gateway_stats FINAL
+            WHERE time > now64(3) - INTERVAL {GATEWAY_MINUTES} MINUTE
+            WINDOW before AS (PARTITION BY source ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+        )
+        SELECT source,
+               sum(if(calls >= calls_before, toInt64(calls) - toInt64(calls_before), toInt64(calls))) / {_SPAN_S}
+                   AS calls_a_second,
+               sum(if(failed >= failed_before, toInt64(failed) - toInt64(failed_before), toInt64(failed))) / {_SPAN_S}
+                   AS errors_a_second,
+               argMax(arrayStringConcat(arrayMap((kind, count) -> concat(kind, ': ', toString(count)),
+                   mapKeys(errors), mapValues(errors)), ', '), time) AS errors_,
+               argMax(sessions, time) AS sessions_, argMax(open_calls, time) AS open_,
+               argMax(waiting, time) AS waiting_,
+               argMax(arrayStringConcat(arrayMap((engine, count) -> concat(engine, ': ', toString(count)),
+                   mapKeys(engines), mapValues(engines)), ', '), time) AS engines_,
+               argMax(unacknowledged, time) AS unacknowledged_, argMax(spooled, time) AS spooled_,
+               argMax(holes, time) AS holes_, argMax(left, time) AS left_, argMax(calls, time) AS calls_,
+               toUnixTimestamp64Milli(max(time)) AS last_ms
+        FROM reports GROUP BY source ORDER BY holes_ DESC, spooled_ DESC, source LIMIT 500
+        """,
+        window_s=60.0 * GATEWAY_MINUTES,
+        title="Gateways",
+        form=Form.TABLE,
+        values=(
+            Axis("source", "Gateway", Unit.TEXT),
+            Axis("calls_a_second", "Calls a second", Unit.NUMBER),
+            Axis("errors_a_second", "Errors a second", Unit.NUMBER),
+            Axis("errors_", "Errors since its start", Unit.TEXT),
+            Axis("sessions_", "Sessions", Unit.COUNT),
+            Axis("open_", "Open calls", Unit.COUNT),
+            Axis("waiting_", "Wait for an engine", Unit.COUNT),
+            Axis("engines_", "Engines: calls in flight", Unit.TEXT),
+            Axis("unacknowledged_", "Not in Kafka yet", Unit.COUNT),
+            Axis("spooled_", "On disk", Unit.COUNT),
+            Axis("holes_", "Lost", Unit.COUNT),
+            Axis("left_", "Clients left", Unit.COUNT),
+            Axis("calls_", "Calls since its start", Unit.COUNT),
+            Axis("last_ms", "Last report", Unit.TIME),
+        ),
+        section="Gateways",
+        wide=True,
+        empty=f"No gateway has reported in the last {GATEWAY_MINUTES} minutes: each does every ten seconds.",
     ),
     Panel(
         "engines",

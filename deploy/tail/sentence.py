@@ -130,6 +130,17 @@ def _(fact: events.SdkStatsReported, format_id: FormatId) -> str:
 
 
 @sentence.register
+def _(fact: events.GatewayStatsReported, format_id: FormatId) -> str:
+    failed = [f"{count:,} failed: {kind}" for kind, count in sorted(fact.errors.items())]
+    counts = {
+        "left": fact.left, "open": fact.open_calls, "waiting": fact.waiting, "sessions": fact.sessions,
+        "engines": len(fact.engines), "unacknowledged": fact.unacknowledged, "spooled": fact.spooled,
+        "holes": fact.holes,
+    }  # fmt: skip
+    return _joined(f"{fact.calls:,} calls", *failed, *[f"{count:,} {what}" for what, count in counts.items() if count])
+
+
+@sentence.register
 def _(trajectory: Trajectory, format_id: FormatId) -> str:
     started = trajectory.started
     tokens = sum(len(segment.token_ids) for segment in trajectory.segments)

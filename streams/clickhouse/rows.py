@@ -384,6 +384,13 @@ def _sdk_stats(stats: events.SdkStatsReported, subject: str) -> Rows:
     )
 
 
+def _gateway_stats(stats: events.GatewayStatsReported, subject: str) -> Rows:
+    counts = ("calls", "left", "open_calls", "waiting", "sessions", "unacknowledged", "spooled", "holes")
+    row: Row = {name: getattr(stats, name) for name in counts}
+    maps = {"errors": sorted(stats.errors.items()), "engines": sorted(stats.engines.items())}
+    yield tables.GATEWAY_STATS, row | maps
+
+
 DERIVED: dict[str, Callable[[Any, str], Rows]] = {
     Trajectory.TYPE: _trajectory,
     Reward.TYPE: _reward,
@@ -400,6 +407,7 @@ DERIVED: dict[str, Callable[[Any, str], Rows]] = {
     Redriven.TYPE: _redriven,
     events.FeedbackGiven.TYPE: _feedback,
     events.SdkStatsReported.TYPE: _sdk_stats,
+    events.GatewayStatsReported.TYPE: _gateway_stats,
 }
 """By type, for records that are not events of a trajectory: a function from the record, or a struct with its fields,
 and its subject to its rows."""

@@ -516,6 +516,26 @@ SDK_STATS = Table(
     topic=topics.SDK_STATS,
     clock="logged_at",
 )
+GATEWAY_STATS = Table(
+    "gateway_stats",
+    "Counts of a gateway's calls since it started, and what is open in it, every ten seconds.",
+    (
+        *_RECORD,
+        Column("calls", PLACE, "Calls that it took."),
+        Column("errors", COUNTS_BY_NAME, "Calls that were answered with an error, by kind."),
+        Column("left", PLACE, "Calls whose client did not wait for the answer."),
+        Column("open_calls", PLACE, "Calls without an answer yet."),
+        Column("waiting", PLACE, "Calls that wait for an engine with room."),
+        Column("sessions", PLACE, "Open sessions."),
+        Column("engines", COUNTS_BY_NAME, "Calls in flight, by engine."),
+        Column("unacknowledged", PLACE, "Events that Kafka has not acknowledged, in memory and on disk."),
+        Column("spooled", PLACE, "Those of them that wait on disk."),
+        Column("holes", PLACE, "Events that are neither on disk nor in Kafka."),
+    ),
+    key=("source", "time", "id"),
+    topic=topics.SDK_STATS,
+    clock="logged_at",
+)
 LAG = Table(
     "lag",
     "Lag of a consumer group, measured every few seconds; not derived from a record.",
@@ -571,6 +591,7 @@ TABLES: tuple[Table, ...] = (
     DEAD_LETTER_ACTIONS,
     FEEDBACK,
     SDK_STATS,
+    GATEWAY_STATS,
     LAG,
     SINKS,
     PRICES,

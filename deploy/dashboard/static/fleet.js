@@ -16,6 +16,7 @@
     const letters = rowsOf(panels.dead_letters);
     const sdks = rowsOf(panels.sdks);
     const groups = rowsOf(panels.groups);
+    const gateways = rowsOf(panels.gateways);
     const engines = rowsOf(panels.engines);
     const slowest = most(groups, "behind_s");
     const oldest = most(engines, "behind");
@@ -24,6 +25,7 @@
       warned("Dead letters", number(total(letters, "records")), letters.length ? `newest from ${letters[0].producer || "an unknown producer"}` : "none open", letters.length),
       warned("Dropped by SDKs", number(total(sdks, "dropped_")), `${number(sdks.length)} sources`, total(sdks, "dropped_")),
       tile("On agents' disks", number(total(sdks, "spooled_")), "events that wait for Kafka"),
+      warned("Gateways", number(gateways.length), gateways.length ? `${total(gateways, "calls_a_second").toFixed(1)} calls a second, ${total(gateways, "errors_a_second").toFixed(1)} errors` : "none reports", total(gateways, "holes_") || total(gateways, "spooled_")),
       warned("Largest lag", slowest ? `${slowest.behind_s.toFixed(1)} s` : "–", slowest ? slowest.consumer_group : "not measured", slowest?.behind_s > 60),
       warned("Engines", number(engines.length), oldest ? `at most ${number(oldest.behind)} versions behind` : "none", oldest?.behind > 2),
       tile("Events", number(topics.find((row) => row.topic === "events")?.records ?? 0), "in the last 15 minutes"),

@@ -1,12 +1,16 @@
 """Conversations with a whole gateway over HTTP, in each API; the engine is scripted, its template is a toy."""
 
+import asyncio
 from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.schemas.events import ModelCalled, TrajectoryStarted
+from headrace.schemas.events import GatewayStatsReported, ModelCalled, TrajectoryStarted
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.topics import SDK_STATS
+from headrace.schemas.wire import decode
 from tests.agents.gateway.http_clients import ALL, CONVERSATIONS, ChatHttp, HttpClient, RecallingHttp
 from tests.agents.gateway.running import assert_exact, calls_in, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import Reply, ScriptedEngine, answering
@@ -142,3 +146,22 @@ async def test_an_edited_history_is_a_new_segment(tmp_path: Path) -> None:
         assert gateway.headers["x-headrace-outcome"] == "edited"
         assert "Uno." in engine.codec.decode(engine.requests[2]["token_ids"])
     assert assert_exact(recorded_in(tmp_path)) == 2
+
+
+@pytest.mark.kafka
+async def test_a_gateway_publishes_what_it_counts(tmp_path: Path, kafka: str) -> None:
+    async with (
+        answering("One.") as engine,
+        running_gateway(tmp_path, [engine.url], bootstrap=kafka, stats_interval_s=0.2) as gateway,
+    ):
+        await gateway.chat([{"role": "user", "content": "Hello."}])
+        await gateway.post("/v1/chat/completions", {"model": "no such model", "messages": []})
+        found: list[GatewayStatsReported] = []
+        async with asyncio.timeout(30):
+            while not found or not found[-1].calls or found[-1].unacknowledged:
+                records = [decode(each.headers, each.value) async for each in read_to_end(kafka, SDK_STATS)]
+                found = [stats for _, stats in records if isinstance(stats, GatewayStatsReported)]
+                await asyncio.sleep(0.2)
+    newest = found[-1]
+    assert (newest.calls, newest.sessions, newest.open_calls, newest.holes) == (1, 1, 0, 0)
+    assert newest.engines == {engine.url: 0}

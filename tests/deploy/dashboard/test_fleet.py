@@ -54,6 +54,15 @@ def fleet(dashboard: str, clickhouse: str) -> str:
         "'s2', now64(3), now64(3) - INTERVAL 1 MINUTE, 'losing', 5, 5, 0, 0, map()",
         "'s3', now64(3), now64(3), 'losing', 100, 80, 5, 7, map('queue_full', 6, 'oversize', 2)",
     )
+    insert(
+        "gateway_stats",
+        "id_sent, logged_at, time, source, calls, errors, sessions, engines, unacknowledged, spooled, holes",
+        "'g1', now64(3), now64(3) - INTERVAL 60 SECOND, '/gw/a', 100, map('busy', 1), 3, map('e1', 2), 0, 0, 0",
+        "'g2', now64(3), now64(3) - INTERVAL 30 SECOND, '/gw/a', 220, map('busy', 4), 5, map('e1', 9), 8, 6, 0",
+        "'g3', now64(3), now64(3), '/gw/a', 30, map(), 1, map('e1', 1, 'e2', 0), 2, 0, 0",
+        "'g4', now64(3), now64(3), '/gw/b', 7, map(), 1, map('e1', 0), 0, 0, 4",
+        "'g5', now64(3), now64(3) - INTERVAL 1 HOUR, '/gw/gone', 7, map(), 1, map('e1', 0), 0, 0, 4",
+    )
     insert("applied", "id_sent, time, run, engine, version, swap_s", "'x', now64(3), 'rising', 'slow', 4, 1.5")
     return dashboard
 
@@ -79,6 +88,15 @@ def test_the_newest_counts_of_each_sender_are_shown_losses_first(fleet: str) -> 
     assert (first["source"], first["dropped_"], first["reasons"]) == ("losing", 8, "queue_full: 6, oversize: 2")
     assert first["emitted_"] == first["sent_"] + first["queued_"] + first["spooled_"] + first["dropped_"]
     assert "calm" in {row["source"] for row in others}
+
+
+def test_a_gateways_rates_are_those_between_its_reports_also_across_a_restart(fleet: str) -> None:
+    first, second = rows(fleet, "gateways")
+    assert [first["source"], second["source"]] == ["/gw/b", "/gw/a"], "losses first"
+    assert first["holes_"] == 4
+    assert second["calls_a_second"] == pytest.approx((120 + 30) / 60, rel=0.05)
+    assert second["errors_a_second"] == pytest.approx(3 / 60, rel=0.05)
+    assert (second["sessions_"], second["unacknowledged_"], second["engines_"]) == (1, 2, "e1: 1, e2: 0")
 
 
 def test_engines_are_compared_with_the_newest_version_of_their_run(fleet: str) -> None:

@@ -29,6 +29,7 @@ SENTENCES = {
     "clock.ticked": "stream time 1795260324512 ms",
     "feedback.given": "accepted 1, 12.5 s after the end, Just what I needed.",
     "sdk.stats": "1,204 emitted, 1,200 sent, 0 queued, 4 dropped: queue_full",
+    "gateway.stats": "904 calls, 2 failed: engine_unavailable, 17 sessions, 1 engines, 3 unacknowledged",
     "trajectory.assembled": "search, 2 turns, 11 tokens, 5 sampled, v3–4, completed, outcome 1",
     "trajectory.scored": "search@1 1.83 of 2 = 0.7·0.9 f_beta + 0.3·1 trajectory_recall + 1·1 answer_found"
     " − 1·0.1 prune_penalty",
