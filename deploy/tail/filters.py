@@ -16,7 +16,7 @@ from headrace.schemas.topics import EVENTS
 MAX_REMEMBERED = 100_000
 """Most trajectories whose run and agent are remembered: only a trajectory's first event has them."""
 
-_CONDITION = re.compile(r"([A-Za-z_][\w.-]*)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+_CONDITION = re.compile(r"([A-Za-z_][\w.:/-]*)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,

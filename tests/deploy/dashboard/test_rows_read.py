@@ -101,7 +101,8 @@ def test_a_trajectorys_page_reads_the_neighbourhood_of_its_events(client: Client
     assert counting.rows <= 4 * GRANULE + 2 * held["trajectories"] + held["rewards"] + held["feedback"]
     counting.rows = 0
     assert id in read_group(counting, "", group).ids
-    assert counting.rows <= sum(
+    # Whole tables by other keys, and its members in another, at most at the border of two granules.
+    assert counting.rows <= 2 * GRANULE + sum(
         held[name] for name in ("trajectories", "rewards", "training", "step_members", "rejected")
     )
 

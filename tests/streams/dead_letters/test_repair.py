@@ -44,6 +44,7 @@ def test_fields_are_set_by_path_as_json_or_as_text() -> None:
         "arguments": {"query": [1, 2]},
         "note": None,
         "masked": {},
+        "thinking_tokens": None,
     }
     assert json.loads(edited(new, fields=[("arguments.query.1", "5")]).value or b"")["arguments"] == {"query": [1, 5]}
 
