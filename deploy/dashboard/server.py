@@ -42,6 +42,7 @@ from headrace.deploy.dashboard.export import MEDIA_TYPES, FileFormat
 from headrace.deploy.dashboard.feed import waiting
 from headrace.deploy.dashboard.file_response import FileResponse
 from headrace.deploy.dashboard.guide import Way, ways
+from headrace.deploy.dashboard.open_streams import OpenStreams
 from headrace.deploy.dashboard.page_html import STATIC, page_html
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import specification
@@ -98,7 +99,7 @@ class PageHandlers:
         self._snapshots = snapshots
         self._pulse = pulse
         self._refresh_s = refresh_s
-        self._streams = 0
+        self._streams = OpenStreams(MAX_STREAMS)
 
     def routes(self) -> list[Route]:
         """Returns the page's routes."""
@@ -155,7 +156,7 @@ class PageHandlers:
         return FileResponse(first, content, MEDIA_TYPES[file_format], _HEADERS | attached)
 
     async def stream(self, request: Request) -> Response:
-        if self._streams >= MAX_STREAMS:
+        if self._streams.are_full:
             return _problem(f"{MAX_STREAMS} pages are already open: close one", 503)
         try:
             run, chosen = self._selected(request)
@@ -170,27 +171,21 @@ class PageHandlers:
         return request.query_params.get("run"), chosen
 
     async def _changes(self, run: str | None, chosen: Mapping[str, str]) -> AsyncIterator[str]:
-        self._streams += 1
         sent: Snapshot | None = None
-        try:
-            with self._pulse.listening():
-                while True:
-                    reading = asyncio.ensure_future(self._snapshots.snapshot(run, chosen))
-                    async for event in waiting(reading, self._pulse.event):
-                        yield event
-                    snapshot = reading.result()
-                    # An event is sent even without a change: it keeps the connection alive and the page up to date.
-                    text = (
-                        "event: same\ndata: same"
-                        if snapshot is sent
-                        else f"data: {_json(changes_since(sent, snapshot))}"
-                    )
-                    yield f"{text}\n\n"
-                    sent = snapshot
-                    async for pulse in self._pulse.told(self._refresh_s):
-                        yield pulse
-        finally:
-            self._streams -= 1
+        with self._streams.one(), self._pulse.listening():
+            while True:
+                reading = asyncio.ensure_future(self._snapshots.snapshot(run, chosen))
+                async for event in waiting(reading, self._pulse.event):
+                    yield event
+                snapshot = reading.result()
+                # An event is sent even without a change: it keeps the connection alive and the page up to date.
+                text = (
+                    "event: same\ndata: same" if snapshot is sent else f"data: {_json(changes_since(sent, snapshot))}"
+                )
+                yield f"{text}\n\n"
+                sent = snapshot
+                async for pulse in self._pulse.told(self._refresh_s):
+                    yield pulse
 
 
 class PulseHandler:
@@ -198,22 +193,18 @@ class PulseHandler:
 
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
-        self._streams = 0
+        self._streams = OpenStreams(MAX_STREAMS)
 
     async def stream(self, request: Request) -> Response:
         """Answer with a pulse every second."""
-        if self._streams >= MAX_STREAMS:
+        if self._streams.are_full:
             return _problem(f"{MAX_STREAMS} pages are already open: close one", 503)
         return StreamingResponse(self._pulses(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _pulses(self) -> AsyncIterator[str]:
-        self._streams += 1
-        try:
-            with self._pulse.listening():
-                async for pulse in self._pulse.told():
-                    yield pulse
-        finally:
-            self._streams -= 1
+        with self._streams.one(), self._pulse.listening():
+            async for pulse in self._pulse.told():
+                yield pulse
 
 
 def changes_since(sent: Snapshot | None, snapshot: Snapshot) -> Snapshot:

@@ -25,6 +25,8 @@ from urllib.parse import urlencode
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.deploy.dashboard.open_streams import OpenStreams
+
 PREFIX = "/shared/"
 """Paths of shared pages."""
 
@@ -137,7 +139,7 @@ class SharedRuns:
         """
         self._app = app
         self._file = file
-        self._streams = 0
+        self._streams = OpenStreams(MAX_STREAMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
@@ -165,14 +167,11 @@ class SharedRuns:
             if not inner.endswith("/stream"):
                 await self._app(asked, receive, _Restricted(send, page, share, stream=False))
                 return
-            if self._streams >= MAX_STREAMS:
+            if self._streams.are_full:
                 await _refused(f"{MAX_STREAMS} shared pages are already open: close one.", 503)(scope, receive, send)
                 return
-            self._streams += 1
-            try:
+            with self._streams.one():
                 await self._app(asked, receive, _Restricted(send, page, share, stream=True))
-            finally:
-                self._streams -= 1
 
 
 class _Restricted:

@@ -13,19 +13,16 @@ import pytest
 
 from headrace.deploy.dashboard.certainty import FEW, Z
 from headrace.deploy.dashboard.compare_panels import TIE
-from headrace.deploy.dashboard.pages import PAGES
-from headrace.deploy.dashboard.panel import read_panel
-from headrace.deploy.dashboard.selection import selection
 from headrace.deploy.dashboard.slice_panels import SPAN
 from headrace.streams.clickhouse.columns import Row, arrow_table
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.schema import ensure_tables
 from headrace.streams.clickhouse.tables import EVENTS, REWARDS, TRAJECTORIES
+from tests.deploy.dashboard.panel_rows import panel_rows
 from tests.streams.clickhouse.stored_log import NOW_MS
 
 pytestmark = pytest.mark.clickhouse
 VERSIONS = range(20)
-BY_PATH = {page.path: page for page in PAGES}
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,7 @@ class Records:
 
     def rows(self, name: str, path: str = "", **chosen: str) -> list[dict[str, Any]]:
         """Returns the rows of a panel."""
-        page = BY_PATH[path]
-        (panel,) = (panel for panel in page.panels if panel.name == name)
-        columns = read_panel(self._client, panel, selection(page.parameters, chosen))
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return panel_rows(self._client, name, path, **chosen)
 
     def add_event(self, time_ms: int) -> None:
         """Store an event of the time ``time_ms``, Unix milliseconds."""

@@ -8,14 +8,13 @@ import pytest
 
 from headrace.deploy.dashboard.certainty import FEW, Z
 from headrace.deploy.dashboard.pages import PAGES
-from headrace.deploy.dashboard.panel import Form, read_panel
-from headrace.deploy.dashboard.selection import selection
+from headrace.deploy.dashboard.panel import Form
 from headrace.deploy.dashboard.slices import NONE, SLICES
 from headrace.streams.clickhouse.database import open_client
 from tests.deploy.dashboard.folded import CUT_FROM, CUT_SOURCE, GROUPS, SIZE, SOURCES, TOOLS, VERSIONS, fill_cut_run
+from tests.deploy.dashboard.panel_rows import panel_rows
 
 pytestmark = pytest.mark.clickhouse
-BY_PATH = {page.path: page for page in PAGES}
 
 
 class Pages:
@@ -26,10 +25,7 @@ class Pages:
         self.trajectories = fill_cut_run(self._client)
 
     def rows(self, name: str, path: str = "", **chosen: str) -> list[dict[str, Any]]:
-        page = BY_PATH[path]
-        (panel,) = (panel for panel in page.panels if panel.name == name)
-        columns = read_panel(self._client, panel, selection(page.parameters, {"run": "cut", **chosen}))
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return panel_rows(self._client, name, path, **{"run": "cut", **chosen})
 
     def close(self) -> None:
         self._client.close()
