@@ -107,17 +107,22 @@ class RunningPath:
 
 
 @asynccontextmanager
-async def path(*workers: Contender, watch_rows: bool = False) -> AsyncIterator[RunningPath]:
+async def path(
+    *workers: Contender, watch_rows: bool = False, checkout: Path | None = None
+) -> AsyncIterator[RunningPath]:
     """A fresh broker and ClickHouse with assemble, ``workers`` and the sink, in their default settings.
 
-    ``watch_rows``: query ClickHouse for new rows ten times a second, which costs it processor time.
+    ``watch_rows``: query ClickHouse for new rows ten times a second, which costs it processor time. ``checkout``: the
+    processes run the code of that checkout, whose extension module is built, with this Python; broker, generator and
+    ClickHouse are this one's, and the tables those that its sink creates.
     """
     async with AsyncExitStack() as servers:
         kafka = await servers.enter_async_context(cluster())
         url, server = servers.enter_context(clickhouse(None))
         client = open_client(url)
         servers.callback(client.close)
-        ensure_tables(client)
+        if checkout is None:
+            ensure_tables(client)
         with ExitStack() as started:
             children: dict[str, Child] = {}
             for each in (
@@ -125,7 +130,9 @@ async def path(*workers: Contender, watch_rows: bool = False) -> AsyncIterator[R
                 *workers,
                 Contender("sink", "sink", _sink(url), writes=False),
             ):
-                (children[each.name],) = started.enter_context(running(each, await prepared(kafka, each)))
+                contender = each if checkout is None else _of(checkout, each)
+                (children[each.name],) = started.enter_context(running(contender, await prepared(kafka, each)))
+            await _has_tables(client, children.values())
             processes = {name: [psutil.Process(child.pid)] for name, child in children.items()}
             processes |= {"clickhouse": server, "broker": [kafka.broker]}
             training, rows = Arrivals(), Arrivals()
@@ -159,6 +166,23 @@ async def flow(kafka: Cluster, rate: float | None, trajectories: int) -> dict[st
         raise RuntimeError(f"the generator failed with status {generator.returncode}")
     poured: dict[str, Any] = json.loads(written)
     return poured
+
+
+async def _has_tables(client: Client, children: Collection[Child]) -> None:
+    """Wait until the sink has created its tables. Raises ``RuntimeError`` if one of ``children`` ends."""
+    while not client.query("EXISTS TABLE training").result_rows[0][0]:
+        check(children)
+        await asyncio.sleep(_ROWS_POLL_S)
+
+
+def _of(checkout: Path, contender: Contender) -> Contender:
+    """``contender`` as the code of ``checkout`` runs it."""
+
+    def command(start: Start) -> Command:
+        made = contender.command(start)
+        return replace(made, env={**made.env, "PYTHONPATH": str(checkout.resolve() / "src")})
+
+    return replace(contender, command=command)
 
 
 def _sink(url: str) -> Callable[[Start], Command]:

@@ -3,13 +3,13 @@
 import random
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tests.benchmarks.contender import Sample
 from tests.benchmarks.latency import ENDS
-from tests.benchmarks.whole_path import TITLES
+from tests.benchmarks.whole_path import TITLES, without_broker
 
 Figures = dict[str, Any]
 
@@ -214,27 +214,35 @@ def remembered(figures: Figures) -> str:
 
 def whole_path(figures: Figures) -> str:
     """Processor time per event, by process."""
-    samples = figures["samples"]
+    samples, before = figures["samples"], figures.get("before", [])
+
+    def us(of: Callable[[Figures], float]) -> tuple[str, ...]:
+        now = statistics.median(map(of, samples))
+        if not before:
+            return (f"{now:.1f} µs",)
+        earlier = statistics.median(map(of, before))
+        return f"{now:.1f} µs", f"{earlier:.1f} µs", f"{now / earlier:.2f}"
 
     def middle(values: Iterable[float]) -> float:
         return statistics.median(values)
 
+    def of(name: str) -> Callable[[Figures], float]:
+        return lambda sample: float(sample["us_per_event"][name])
+
     rows = [
-        (
-            title,
-            f"{middle(each['us_per_event'][name] for each in samples):.1f} µs",
-            f"{middle(each['memory_mb'][name] for each in samples):.0f}",
-        )
+        (title, *us(of(name)), f"{middle(each['memory_mb'][name] for each in samples):.0f}")
         for name, title in figures["titles"].items()
     ]
-    alone = [sum(us for name, us in each["us_per_event"].items() if name != "broker") for each in samples]
-    rows.append(("all but the broker", f"{middle(alone):.1f} µs", ""))
+    rows.append(("all but the broker", *us(without_broker), ""))
+    header = ("", "per event", *(("before", "of it") if before else ()), "MiB")
     rounds = "One round" if len(samples) == 1 else f"Medians of {len(samples)} rounds"
     text = f"""{figures["trajectories"]:,} trajectories of 20 events, written as fast as the broker accepts them, to
         training records and to rows in ClickHouse. {rounds}, after a start that is not counted. Processor time per
         event of each process with its children, until ClickHouse's merges have ended. Rows are there
         {middle(each["wall_s"] for each in samples):.0f} s after the first event."""
-    return _section("The whole path", text, table_of(("", "per event", "MiB"), rows), None, figures)
+    if before:
+        text += " Before: the same with the processes of an older checkout, in turns."
+    return _section("The whole path", text, table_of(header, rows), None, figures)
 
 
 SECTIONS = {

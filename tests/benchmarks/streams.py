@@ -1,10 +1,12 @@
 """The speed of the stream side next to its peers, in one run: a table, plots, and the raw figures.
 
     python -m tests.benchmarks.streams [--quick] [--only throughput,latency] [--rounds 3] [--out FOLDER]
+                                       [--before CHECKOUT]
 
 Starts a broker for each measurement, and needs Java, Maven, uv and their registries, and an otherwise idle machine.
 Compare rows of one run with each other, not figures of different machines. Measurements omitted by ``--only`` keep
-their previous figures.
+their previous figures. With ``--before``, the processes of another checkout walk the whole path, too, in turns; its
+extension module must be built.
 """
 
 import argparse
@@ -70,6 +72,8 @@ class Size:
     """Samples of each row of events → trajectories: ratios of its rows need a dozen."""
     warm_s: float | None
     """Seconds of warm-up of its contenders; ``None``: a third of the load."""
+    before: Path | None = None
+    """A checkout whose processes walk the whole path, too."""
 
 
 FULL = Size(
@@ -119,7 +123,7 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
     "remembered": lambda size, _, say: remembered.measure(size.remembered, size.rounds, say),
     "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
     "readers": lambda size, _, say: readers.measure(size.read, say),
-    "whole_path": lambda size, _, say: whole_path.measure(size.path, size.path_rounds, say),
+    "whole_path": lambda size, _, say: whole_path.measure(size.path, size.path_rounds, say, before=size.before),
     "latency": _latency,
 }
 """Measurements in order: latency needs the rate of the whole path."""
@@ -186,6 +190,7 @@ def main() -> None:
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(MEASUREMENTS)}")
     parser.add_argument("--rounds", type=int, help="samples of each row; default: 5, and 12 for throughput")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plots and raw figures")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout on the whole path")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else list(MEASUREMENTS)
     if unknown := set(only) - MEASUREMENTS.keys():
@@ -198,9 +203,10 @@ def main() -> None:
     command = " ".join(
         ["python -m tests.benchmarks.streams", *(["--quick"] if options.quick else []),
          *([f"--only {options.only}"] if options.only else []),
-         *([f"--rounds {options.rounds}"] if options.rounds else [])]
+         *([f"--rounds {options.rounds}"] if options.rounds else []),
+         *(["--before CHECKOUT"] if options.before else [])]
     )  # fmt: skip
-    size = QUICK if options.quick else FULL
+    size = replace(QUICK if options.quick else FULL, before=options.before)
     if options.rounds:
         size = replace(size, rounds=options.rounds, assembled_rounds=options.rounds, path_rounds=options.rounds)
     asyncio.run(run(only, size, options.out, command))

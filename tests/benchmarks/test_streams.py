@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,27 @@ async def test_the_whole_path_is_walked_and_every_process_has_its_share() -> Non
     assert all(us > 0 for us in one["us_per_event"].values())
     page = report.whole_path(figures | {"about": ABOUT})
     assert all(f"| {title} | " in page for title in (*whole_path.TITLES.values(), "all but the broker"))
+
+
+def test_a_checkout_from_before_has_its_columns_and_its_share() -> None:
+    def sample(us: float) -> dict[str, Any]:
+        return {
+            "us_per_event": dict.fromkeys(whole_path.TITLES, us),
+            "memory_mb": dict.fromkeys(whole_path.TITLES, 1.0),
+            "wall_s": 1.0,
+        }
+
+    figures = {"trajectories": 1, "titles": whole_path.TITLES, "samples": [sample(2.0)], "before": [sample(8.0)]}
+    page = report.whole_path(figures | {"about": ABOUT})
+    assert "| all but the broker | 8.0 µs | 32.0 µs | 0.25 |" in page
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_the_processes_of_a_checkout_walk_the_whole_path_and_create_their_tables() -> None:
+    figures = await whole_path.measure(400, 1, print, before=Path(__file__).parents[2])
+    (one,) = figures["before"]
+    assert all(us > 0 for us in one["us_per_event"].values())
 
 
 @pytest.mark.kafka

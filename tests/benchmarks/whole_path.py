@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,21 +35,31 @@ _STUCK_S = 120.0
 _POLL_S = 0.2
 
 
-async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """``rounds`` samples: microseconds of processor time per event, by process.
+async def measure(
+    trajectories: int, rounds: int, say: Callable[[str], None], *, before: Path | None = None
+) -> dict[str, Any]:
+    """``rounds`` samples: microseconds of processor time per event, by process. ``before``: a checkout that is
+    measured, too, in turns with this one.
 
     Raises ``RuntimeError`` if a process ends, or nothing moves for two minutes.
     """
-    samples = []
+    samples: dict[str, list[dict[str, Any]]] = {"samples": []} | ({"before": []} if before else {})
     for _ in range(rounds):
-        one = await _sample(trajectories)
-        samples.append(one)
-        say(", ".join(f"{name} {us:.1f}" for name, us in one["us_per_event"].items()) + " µs per event")
-    return {"trajectories": trajectories, "titles": TITLES, "samples": samples}
+        for whose, taken in samples.items():
+            one = await _sample(trajectories, before if whose == "before" else None)
+            taken.append(one)
+            each = ", ".join(f"{name} {us:.1f}" for name, us in one["us_per_event"].items())
+            say(f"{'before: ' if whose == 'before' else ''}{each} µs per event")
+    return {"trajectories": trajectories, "titles": TITLES, **samples}
 
 
-async def _sample(trajectories: int) -> dict[str, Any]:
-    async with path(stage("score+group")) as running:
+def without_broker(sample: dict[str, Any]) -> float:
+    """Microseconds of processor time per event of all processes but the broker."""
+    return float(sum(us for name, us in sample["us_per_event"].items() if name != "broker"))
+
+
+async def _sample(trajectories: int, checkout: Path | None) -> dict[str, Any]:
+    async with path(stage("score+group"), checkout=checkout) as running:
         await _through(running, FIRST)
         before, begun = {name: cpu_s(family) for name, family in running.processes.items()}, time.monotonic()
         await _through(running, trajectories)
