@@ -6,7 +6,7 @@ tokens, or an ordinary program with texts, through the gateway.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -43,6 +43,8 @@ from headrace.streams.ledger.ledger import Ledger, read_ledger
 _SERVE_S = 60.0
 _SCORE_S = 120.0
 _STEP_S = 180.0
+_EXHAUSTED = 16
+"""Steps' worth of groups in a row, all without variance, after which a run learns nothing more."""
 _DRAIN_S = 60.0
 
 
@@ -261,7 +263,7 @@ async def _evaluate(
 async def _learn(
     rollouts: RolloutConfig, attempts: Attempts[Any], plan: DemoPlan, watch: RunWatcher, report: ReportStatus
 ) -> SamplingReport:
-    """Sample until the last step; returns what the sampler did."""
+    """Sample until the last step, or until attempts at a task no longer differ; returns what the sampler did."""
     stop = asyncio.Event()
     sampler = asyncio.create_task(run_rollouts(rollouts, plan.system.tasks, attempts, stop=stop))
     progress = asyncio.create_task(_report_steps(plan, watch, report))
@@ -275,16 +277,15 @@ async def _learn(
         stop.set()
         progress.cancel()
         await asyncio.gather(sampler, progress, return_exceptions=True)
+    last = max(watch.records.steps, default=0)
     await watch.until(
-        lambda records: records.served >= plan.steps,
-        what=f"the engine to serve version {plan.steps}",
-        timeout_s=_SERVE_S,
+        lambda records: records.served >= last, what=f"the engine to serve version {last}", timeout_s=_SERVE_S
     )
     return sampler.result()
 
 
 async def _report_steps(plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> None:
-    """Report a line every few steps, until the last step."""
+    """Report a line every few steps, until the last step, or until attempts at a task no longer differ."""
     shown, every = 0, max(1, plan.steps // 15)
     while shown < plan.steps:
         wanted = min(shown + every, plan.steps)
@@ -292,10 +293,26 @@ async def _report_steps(plan: DemoPlan, watch: RunWatcher, report: ReportStatus)
         def reached(records: RunRecords, wanted: int = wanted) -> bool:
             return wanted in records.steps and all(name in records.rewards for name in _trained(records, wanted))
 
-        await watch.until(reached, what=f"step {wanted}", timeout_s=_STEP_S * every)
+        def ended(records: RunRecords, reached: Callable[[RunRecords], bool] = reached) -> bool:
+            return reached(records) or exhausted(records, plan)
+
+        await watch.until(ended, what=f"step {wanted}", timeout_s=_STEP_S * every)
+        if not reached(watch.records):
+            last = max(watch.records.steps, default=0)
+            report(
+                f"step {last:>3} was the last: in {len(watch.records.zero_variance)} groups in a row all attempts "
+                "earned the same, so there is nothing to learn from them"
+            )
+            return
         shown = wanted
         served = watch.records.served
         report(f"step {wanted:>3} of {plan.steps}   {_line(watch.records, wanted)}   version {served} served")
+
+
+def exhausted(records: RunRecords, plan: DemoPlan) -> bool:
+    """Whether no group has had variance for so long that the run learns nothing more: its policy solves every task, or
+    has collapsed and solves none."""
+    return len(records.zero_variance) >= _EXHAUSTED * plan.groups_per_step
 
 
 def _trained(records: RunRecords, step: int) -> list[str]:

@@ -12,12 +12,15 @@ from headrace.deploy.errors import StackError
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.watch import Readings
 from headrace.schemas.records.weights import Applied, Weights
-from headrace.schemas.topics import ALERTS, APPLIED, MONITORS, REWARDS, STEPS, WEIGHTS
+from headrace.schemas.topics import ALERTS, APPLIED, MONITORS, REJECTED, REWARDS, STEPS, WEIGHTS
 from headrace.schemas.wire import UnreadableRecord, decode
+
+_ZERO_VARIANCE = frozenset({Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL})
 
 
 @dataclass(slots=True)
@@ -30,6 +33,9 @@ class RunRecords:
     rewards: dict[str, Reward] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
     readings: dict[tuple[str, ...], Readings] = field(default_factory=dict)
+    zero_variance: set[str] = field(default_factory=set)
+    """Groups since the newest step whose attempts all earned the same; to about a step's groups, because steps and
+    rejections are read from two topics."""
 
     @property
     def served(self) -> int:
@@ -40,7 +46,11 @@ class RunRecords:
         """Add a record; idempotent."""
         match record:
             case Step():
+                if record.step not in self.steps:
+                    self.zero_variance.clear()
                 self.steps[record.step] = record
+            case Rejection(reason=reason, group_id=str(group)) if reason in _ZERO_VARIANCE:
+                self.zero_variance.add(group)
             case Weights():
                 self.published.add(record.version)
             case Applied():
@@ -109,7 +119,7 @@ async def watch_run(bootstrap: str, run: str) -> AsyncIterator[RunWatcher]:
     """Read the records of ``run`` from the first offset on, inside the block."""
     watch = RunWatcher(run)
     async with open_consumer(bootstrap) as consumer:
-        topics = (STEPS, WEIGHTS, APPLIED, REWARDS, MONITORS, ALERTS)
+        topics = (STEPS, WEIGHTS, APPLIED, REWARDS, REJECTED, MONITORS, ALERTS)
         partitions = [partition for topic in topics for partition in await partitions_of(consumer, topic)]
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
