@@ -93,7 +93,8 @@ def _by_version(
     return Panel(
         name,
         about + _INTERVAL,
-        clustered_mean(rows, f"{series}, version", value.column, n) + f" ORDER BY version DESC, {series} LIMIT {_ROWS}",
+        clustered_mean(rows, f"{series}, version", value.column, n, share=value.unit is Unit.SHARE)
+        + f" ORDER BY version DESC, {series} LIMIT {_ROWS}",
         title=title,
         form=Form.LINE,
         x=_VERSION,

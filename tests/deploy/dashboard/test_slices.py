@@ -120,10 +120,12 @@ def test_a_single_task_has_no_interval_and_few_trajectories_are_told(pages: Page
 
 
 def test_tools_that_fail_show_by_tool(pages: Pages) -> None:
-    failed = {(row["series"], row["version"]): row["failed"] for row in pages.rows("tools")}
+    rows = pages.rows("tools")
+    failed = {(row["series"], row["version"]): row["failed"] for row in rows}
     assert failed["read", VERSIONS[0]] == 0
     assert failed["read", VERSIONS[-1]] == 1
     assert {failed["search", version] for version in VERSIONS} == {0}
+    assert all(0 <= row["low"] < row["high"] <= 1 for row in rows)
 
 
 def test_distributions_compare_the_newest_versions_with_the_first(pages: Pages) -> None:
