@@ -174,7 +174,7 @@ ATTEMPTS = (
         "no_subagents",
         "More attempts start no sub-agent: the orchestrator may have collapsed into a single agent.",
         m.at_most("subagents", 0),
-        ChartRule(UP, 0.08),
+        _MORE,
         m.lacks("subagents", 0),
     ),
     _attempt(

@@ -9,6 +9,7 @@ from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.monitors import NAMES, about
+from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
 from headrace.streams.watch.window import Row
 from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, rows, some
@@ -175,6 +176,19 @@ def test_more_answers_alarm_only_if_they_are_wrong() -> None:
     assert episodes(usual + [answering(n, 1.0, 0.75) for n in range(30, 60)]) == []
     unknown = [answering(n, 0.5, 0.25, known=False) for n in range(30)]
     assert episodes(unknown + [answering(n, 1.0, 0.25, known=False) for n in range(30, 60)]) == []
+
+
+ALONE = (3, 1, 4, 2, 5, 3, 6, 2, 3, 1, 4)
+"""Attempts of 64 without a sub-agent in honest windows; mean and deviation are about those of chance at 5 %."""
+
+
+def test_a_swarm_that_collapses_alarms_within_twenty_steps() -> None:
+    """The ramp of the experiment, without its chance: 12 % of the attempts are hacked in the twentieth step."""
+    counts = [ALONE[n % len(ALONE)] for n in range(50)]
+    counts += [round(3.1 + (N - 3.1) * share_at(step, 60)) for step in range(20)]
+    windows = [rows(N, n, subagents=[3.0 * (1 - alone) for alone in some(count, N)]) for n, count in enumerate(counts)]
+    assert [each.episode.monitor for each in episodes(windows[:50]) if each.episode] == []
+    assert "no_subagents" in {each.episode.monitor for each in episodes(windows) if each.episode}
 
 
 def weighted(n: int, weight: float) -> list[Row]:
