@@ -1,6 +1,6 @@
 """``headrace dead-letters``: list unreadable records, repair them and send them again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,7 @@ _FILTERS = (
     click.option("--error", metavar="E", help="Only this error: bad_json, unknown_type, late …"),
     click.option("--topic", metavar="T", help="Only this topic."),
     click.option("--trajectory", metavar="ID", help="Only this trajectory; a shortened id will do."),
+    click.option("--producer", metavar="P", help="Only records that P produced (ce_source); ? for those of nobody."),
 )
 
 
@@ -45,12 +46,18 @@ def command() -> None:
       headrace dead-letters repair 0:17 --value fixed.json
       headrace dead-letters repair 0:18 --set usage.prompt_tokens=24 --header ce_sequence=3
       headrace dead-letters redrive 0:17 0:18
+    \b
+      headrace dead-letters list --by producer
+      headrace dead-letters repair --producer /shop --error invalid --through "jq -c '.arguments |= fromjson'"
+      headrace dead-letters repair --producer /shop --error invalid --through "jq -c '.arguments |= fromjson'" --save
+      headrace dead-letters redrive --producer /shop --error invalid
     """
 
 
 @command.command("list")
 @_with(*_FILTERS)
 @click.option("--open", "only_open", is_flag=True, help="Only those that were not sent again.")
+@click.option("--by", type=click.Choice(("producer", "error", "topic")), help="Count them by this key.")
 @click.option("--full", is_flag=True, help="Do not shorten ids.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, original bytes in base64.")
 @_with(*_BROKER)
@@ -58,7 +65,9 @@ def list_(
     error: str | None,
     topic: str | None,
     trajectory: str | None,
+    producer: str | None,
     only_open: bool,
+    by: str | None,
     full: bool,
     as_json: bool,
     kafka: str | None,
@@ -70,10 +79,16 @@ def list_(
     """
 
     from headrace.deploy.dead_letters.page import as_json as as_object
-    from headrace.deploy.dead_letters.page import row
+    from headrace.deploy.dead_letters.page import counts, row, table_of_counts
 
-    entries = _read(_address(kafka, data), _wanted(error, topic, trajectory))
+    entries = _read(_address(kafka, data), _wanted(error, topic, trajectory, producer))
     shown = [entry for entry in entries if not (only_open and entry.redriven)]
+    if by:
+        rows = counts(shown, by)
+        for count in rows if as_json else ():
+            print_json(count)
+        print_lines([] if as_json else table_of_counts(rows, by))
+        return
     for entry in shown:
         print_json(as_object(entry)) if as_json else print_line(row(entry, full=full))
     if not as_json:
@@ -96,57 +111,79 @@ def show(name: str, full: bool, as_json: bool, kafka: str | None, data: str | No
 
 
 @command.command("repair")
-@click.argument("name", metavar="PARTITION:OFFSET")
+@click.argument("names", nargs=-1, metavar="[PARTITION:OFFSET]...")
+@_with(*_FILTERS)
 @click.option("--value", type=click.File("rb"), metavar="FILE", help="Replace the whole value; - is standard input.")
+@click.option("--through", metavar="COMMAND", help="Make each value what COMMAND prints for it: \"jq -c '…'\".")
 @click.option("--set", "fields", multiple=True, metavar="FIELD=VALUE", help="Set a field of the value; VALUE is JSON.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Set a header: ce_type, ce_sequence …")
-@click.option("--dry-run", is_flag=True, help="Check the repair without saving it.")
+@click.option(
+    "--save/--dry-run", default=None, help="Save the repairs (default by name), or only print them (default by filter)."
+)
 @_with(*_BROKER)
 def repair(
-    name: str,
+    names: tuple[str, ...],
+    error: str | None,
+    topic: str | None,
+    trajectory: str | None,
+    producer: str | None,
     value: Any,
+    through: str | None,
     fields: tuple[str, ...],
     headers: tuple[str, ...],
-    dry_run: bool,
+    save: bool | None,
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Save a repaired version of a dead letter. Nothing is sent yet: `redrive` does that.
+    """Save repaired versions of dead letters: by name, or of all that match a filter. Nothing is sent: `redrive` does.
 
-    The repair is saved only if the repaired record can be read. Another repair starts from the one before.
+    A repair is saved only if the repaired record can be read. Another repair starts from the one before.
+
+    By filter the same change is made to every dead letter that was not sent again and cannot be read as it is. At first
+    it is only printed: --save saves it. Those that it does not make readable stay as they are. Repeating it changes
+    nothing.
+
+    The exit status is 1 if a dead letter could not be repaired.
     """
+    import sys
     import time
 
-    from headrace.deploy.errors import StackError
+    from headrace.deploy.dead_letters.page import repair_outcome
+    from headrace.deploy.dead_letters.through import through as running
     from headrace.deploy.kafka.run import run_with_kafka
-    from headrace.schemas.wire import UnreadableRecord
     from headrace.streams.dead_letters.redriver import append
-    from headrace.streams.dead_letters.repair import CannotRepair, edited, readable, repair_message
+    from headrace.streams.dead_letters.repair_plan import Edit, NoRepair, plan_repair, repair_messages
 
-    if value is None and not fields and not headers:
-        raise click.UsageError("Specify what to change: --value FILE, --set FIELD=VALUE or --header NAME=VALUE.")
-    changes = [_pairs(fields), _pairs(headers)]
-    bootstrap = _address(kafka, data)
-    (entry,) = _named(bootstrap, [name])
-    try:
-        content = edited(
-            entry.content, value=None if value is None else value.read(), fields=changes[0], headers=changes[1]
+    filters = (error, topic, trajectory, producer)
+    if bool(names) + any(filters) != 1:
+        raise click.UsageError(
+            "Specify dead letters by PARTITION:OFFSET …, or by --error, --topic, --trajectory, --producer."
         )
-        envelope, _ = readable(entry.dead_letter.topic, content)
-    except CannotRepair as error:
-        raise StackError(f"{entry.name}: {error}.") from error
-    except UnreadableRecord as error:
-        raise StackError(
-            f"{entry.name} would still be unreadable, {error.error}: {error}. The repair was not saved."
-        ) from error
-    if content == entry.content:
-        print_line(f"{entry.name} would not change: there is nothing to save.")
-        return
-    if not dry_run:
-        message = repair_message(entry.dead_letter, content, time.time_ns() // 1_000_000)
-        run_with_kafka(bootstrap, lambda: append(bootstrap, message))
-    kept = "could be repaired" if dry_run else "repaired"
-    print_line(f"{entry.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {entry.name}` sends it.")
+    if value is not None and through:
+        raise click.UsageError("--value replaces what --through would change: give one of them.")
+    if value is None and not (through or fields or headers):
+        raise click.UsageError(
+            "Specify what to change: --value FILE, --through COMMAND, --set FIELD=VALUE or --header NAME=VALUE."
+        )
+    edit = Edit(
+        None if value is None else value.read(), running(through) if through else None, _pairs(fields), _pairs(headers)
+    )
+    if len(names) != 1 and edit.of_one_record:
+        raise click.UsageError(f"{edit.of_one_record} is of one record: give it with one PARTITION:OFFSET.")
+    bootstrap = _address(kafka, data)
+    entries = _named(bootstrap, names) if names else _open(bootstrap, _wanted(*filters))
+    plans = [plan_repair(entry, edit, only_unreadable=not names) for entry in entries]
+    messages = repair_messages(plans, time.time_ns() // 1_000_000)
+    saved = bool(names) if save is None else save
+    if saved and messages:
+        run_with_kafka(bootstrap, lambda: append(bootstrap, messages))
+    for plan in plans:
+        print_line(repair_outcome(plan, saved=saved))
+    print_line(f"{len(messages)} of {len(entries)} dead letters", err=True)
+    if messages:
+        after = "`headrace dead-letters redrive` sends them." if saved else "Nothing was saved: --save does that."
+        print_line(after, err=True)
+    sys.exit(1 if any(isinstance(plan, NoRepair) and not plan.needs_none for plan in plans) else 0)
 
 
 @command.command("redrive")
@@ -160,6 +197,7 @@ def redrive(
     error: str | None,
     topic: str | None,
     trajectory: str | None,
+    producer: str | None,
     everything: bool,
     dry_run: bool,
     kafka: str | None,
@@ -189,16 +227,13 @@ def redrive(
     from headrace.streams.dead_letters.redrive import Redrive
     from headrace.streams.dead_letters.redriver import plan_redrive, send_again
 
-    filtered = any((error, topic, trajectory))
-    if bool(names) + filtered + everything != 1:
+    filters = (error, topic, trajectory, producer)
+    if bool(names) + any(filters) + everything != 1:
         raise click.UsageError(
-            "Specify dead letters by PARTITION:OFFSET …, by --error, --topic, --trajectory, or --all."
+            "Specify dead letters by PARTITION:OFFSET …, by --error, --topic, --trajectory, --producer, or --all."
         )
     bootstrap = _address(kafka, data)
-    if names:
-        entries = _named(bootstrap, list(names))
-    else:
-        entries = [entry for entry in _read(bootstrap, _wanted(error, topic, trajectory)) if not entry.redriven]
+    entries = _named(bootstrap, names) if names else _open(bootstrap, _wanted(*filters))
     try:
         plans = run_with_kafka(bootstrap, lambda: plan_redrive(bootstrap, entries))
     except (LookupError, TooManyDeadLetters, UnreadableRecord) as problem:
@@ -226,14 +261,19 @@ def _address(kafka: str | None, data: str | None) -> str:
     return address_of("kafka", kafka, data)
 
 
-def _wanted(error: str | None, topic: str | None, trajectory: str | None) -> "Callable[[DeadLetter, Reference], bool]":
+def _wanted(
+    error: str | None, topic: str | None, trajectory: str | None, producer: str | None
+) -> "Callable[[DeadLetter, Reference], bool]":
+    from headrace.deploy.dead_letters.page import producer_of
     from headrace.deploy.tail.line import is_id
+    from headrace.streams.dead_letters.repair import content_of
 
     def wanted(dead: "DeadLetter", place: "Reference") -> bool:
         return (
             error in (None, dead.error)
             and topic in (None, dead.topic)
             and (trajectory is None or is_id(dead.trajectory_id or "", trajectory))
+            and (producer is None or producer == producer_of(content_of(dead)))
         )
 
     return wanted
@@ -249,13 +289,18 @@ def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> 
     try:
         queue = run_with_kafka(bootstrap, lambda: read_dead_letters(bootstrap, wanted))
     except (LookupError, TooManyDeadLetters) as error:
-        raise StackError(f"{error} (--error, --topic, --trajectory).") from error
+        raise StackError(f"{error} (--error, --topic, --trajectory, --producer).") from error
     if queue.unreadable:
         print_line(f"{queue.unreadable} records of dead-letters cannot be read.", err=True)
     return queue.entries
 
 
-def _named(bootstrap: str, names: list[str]) -> "list[DeadLetterEntry]":
+def _open(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> "list[DeadLetterEntry]":
+    """Returns the dead letters that ``wanted`` accepts and that were not sent again."""
+    return [entry for entry in _read(bootstrap, wanted) if not entry.redriven]
+
+
+def _named(bootstrap: str, names: Sequence[str]) -> "list[DeadLetterEntry]":
     """Returns the dead letters with these names, in this order."""
     from headrace.deploy.errors import StackError
 
@@ -269,9 +314,9 @@ def _named(bootstrap: str, names: list[str]) -> "list[DeadLetterEntry]":
     return list({found[name].name: found[name] for name in names}.values())
 
 
-def _pairs(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+def _pairs(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition("=") for text in texts]
     for name, sign, _ in pairs:
         if not name or not sign:
             raise click.UsageError(f"{name!r} is not NAME=VALUE.")
-    return [(name, value) for name, _, value in pairs]
+    return tuple((name, value) for name, _, value in pairs)

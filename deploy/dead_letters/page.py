@@ -3,6 +3,8 @@
 0:17  2026-11-21 11:24:24.512  events[2]@7104  bad_json  from /agents/shop  01a1fdd9…222222 #3  repaired
 """
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.deploy.tail.line import shortened, utc
@@ -11,7 +13,8 @@ from headrace.schemas.safe_text import printable
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.dead_letters.queue import DeadLetterEntry
 from headrace.streams.dead_letters.redrive import Plan, Redrive
-from headrace.streams.dead_letters.repair import Content, json_error, readable
+from headrace.streams.dead_letters.repair import Content, content_of, json_error, readable
+from headrace.streams.dead_letters.repair_plan import Repair, RepairPlan
 
 MAX_CHARACTERS = 160
 """Most characters of a value that are shown without --full: a value may contain users' texts."""
@@ -22,6 +25,12 @@ def state(entry: DeadLetterEntry) -> str:
     return ", ".join(word for word, holds in (("repaired", entry.repair), ("sent again", entry.redriven)) if holds)
 
 
+def producer_of(content: Content) -> str:
+    """Returns ``ce_source`` of a record; ``?`` without one."""
+    source = content.header(SOURCE)
+    return printable(source.decode(errors="replace")) if source else "?"
+
+
 def row(entry: DeadLetterEntry, *, full: bool = False) -> str:
     """Returns ``entry`` as one line."""
     dead = entry.dead_letter
@@ -29,8 +38,7 @@ def row(entry: DeadLetterEntry, *, full: bool = False) -> str:
     number = entry.content.sequence
     about = printable((subject if full else shortened(subject)) + ("" if number is None else f" #{number}"))
     place = f"{dead.topic}[{dead.partition}]@{dead.offset}"
-    source = entry.content.header(SOURCE)
-    producer = f"from {printable(source.decode(errors='replace'))}" if source else "from ?"
+    producer = f"from {producer_of(entry.content)}"
     columns = (f"{entry.name:<6}", utc(dead.timestamp_ms), f"{place:<18}", f"{dead.error:<12}", producer, about)
     return "  ".join((*columns, state(entry))).rstrip()
 
@@ -70,6 +78,36 @@ def as_json(entry: DeadLetterEntry) -> dict[str, Any]:
         "repair": entry.repair and entry.repair.model_dump(mode="json"),
         "redriven": [done.model_dump(mode="json") for done in entry.redriven],
     }
+
+
+def counts(entries: Iterable[DeadLetterEntry], by: str) -> list[dict[str, Any]]:
+    """Returns how many dead letters there are, and how many of them were not sent again, for each value of ``by``:
+    ``producer``, ``error`` or ``topic``; the commonest first."""
+    total, open_ = Counter[str](), Counter[str]()
+    for entry in entries:
+        dead = entry.dead_letter
+        key = producer_of(content_of(dead)) if by == "producer" else str(getattr(dead, by))
+        total[key] += 1
+        open_[key] += not entry.redriven
+    ordered = sorted(total.items(), key=lambda each: (-each[1], each[0]))
+    return [{by: key, "dead_letters": count, "open": open_[key]} for key, count in ordered]
+
+
+def table_of_counts(rows: Sequence[dict[str, Any]], by: str) -> list[str]:
+    """Returns :func:`counts` as lines of a table."""
+    width = max(len(by), *(len(row[by]) for row in rows)) if rows else len(by)
+    lines = [f"{by:<{width}}  {'dead letters':>12}  {'open':>6}"]
+    return lines + [f"{row[by]:<{width}}  {row['dead_letters']:>12,}  {row['open']:>6,}" for row in rows]
+
+
+def repair_outcome(plan: RepairPlan, *, saved: bool) -> str:
+    """Returns a line about what a repair does, or why there is none."""
+    name = plan.entry.name
+    if isinstance(plan, Repair):
+        event = "" if plan.envelope.sequence is None else f", event {plan.envelope.sequence}"
+        done = "repaired" if saved else "could be repaired"
+        return f"{name}  {done}: {plan.envelope.type} of {printable(plan.envelope.subject)}{event}"
+    return f"{name}  {'needs no repair' if plan.needs_none else 'not repaired'}: {printable(plan.why)}"
 
 
 def outcome(plan: Plan, *, dry_run: bool = False) -> str:

@@ -83,10 +83,11 @@ async def send_again(bootstrap: str, redrives: Iterable[Redrive], now_ms: int) -
                 await _send(producer, redrive, now_ms)
 
 
-async def append(bootstrap: str, message: Message) -> None:
-    """Write one record to ``dead-letters``."""
+async def append(bootstrap: str, messages: Iterable[Message]) -> None:
+    """Write records to ``dead-letters``, in their order."""
     async with open_producer(bootstrap) as producer:
-        await (await send(producer, DEAD_LETTERS, message))
+        for stored in [await send(producer, DEAD_LETTERS, message) for message in messages]:
+            await stored
 
 
 async def _send(producer: AIOKafkaProducer, redrive: Redrive, now_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.deploy.cli import cli
-from headrace.schemas.envelope import ID
+from headrace.schemas.envelope import ID, SOURCE, SUBJECT
 from headrace.schemas.headers import REDRIVE, REDRIVE_OF
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
-from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError, Repaired
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode
@@ -27,7 +28,7 @@ from headrace.streams.ledger.ledger import read_ledger
 from headrace.streams.raw import StoredRecord
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
-from tests.streams.builders import T0, session
+from tests.streams.builders import T0, session, with_header
 
 pytestmark = pytest.mark.kafka
 
@@ -189,6 +190,106 @@ def test_an_unknown_dead_letter_or_a_missing_choice_is_an_error_with_a_remedy(ka
     wrong = headrace("dead-letters", "repair", name, "--value", "-", "--kafka", kafka, stdin=b"[]")
     assert wrong.exit_code == 1
     assert "still be unreadable, invalid" in wrong.output
+
+
+def from_producer(producer: str, records: list[StoredRecord]) -> list[StoredRecord]:
+    return [with_header(record, SOURCE, producer.encode()) for record in records]
+
+
+def repairs(kafka: str) -> int:
+    return sum(isinstance(payload, Repaired) for _, payload in asyncio.run(everything(kafka, DEAD_LETTERS)))
+
+
+def redriven_of(kafka: str) -> list[str]:
+    """Returns the old ids of the trajectories that were sent again, one for each new id."""
+    sent = {
+        headers[SUBJECT]: headers[REDRIVE_OF]
+        for headers in asyncio.run(headers_of_events(kafka))
+        if REDRIVE_OF in headers
+    }
+    return sorted(old.decode() for old in sent.values())
+
+
+WITHOUT_TOOL = json.dumps({name: value for name, value in json.loads(GOOD[2]).items() if name != "tool"}).encode()
+
+
+def test_all_records_of_one_cause_are_repaired_together_and_sent_again_once(kafka: str) -> None:
+    """Others of the producer, and the same fault of another producer, stay as they are."""
+    of_cause = ("--producer", "/agents/old", "--error", "invalid")
+    edit = ("repair", *of_cause, "--set", "tool=search")
+    with assembling(kafka):
+        for name in ("many-0", "many-1", "many-2"):
+            asyncio.run(produce(kafka, from_producer("/agents/old", attempt(name, WITHOUT_TOOL))))
+        asyncio.run(produce(kafka, from_producer("/agents/old", attempt("no-json"))))
+        asyncio.run(produce(kafka, from_producer("/agents/new", attempt("other", WITHOUT_TOOL))))
+        for name in ("many-0", "many-1", "many-2", "no-json", "other"):
+            until_dead(kafka, name)
+        before = repairs(kafka)
+
+        planned = headrace("dead-letters", *edit, "--kafka", kafka)
+        assert planned.stdout.count("could be repaired: headrace.tool.called.v1 of many-") == 3
+        assert "Nothing was saved: --save does that." in planned.output
+        assert repairs(kafka) == before
+
+        # One was saved before: by name, or by a command that was killed.
+        dead_letters(kafka, "repair", str(named(kafka, "many-1")["letter"]), "--set", "tool=search")
+        saved = dead_letters(kafka, *edit, "--save")
+        assert (saved.count("  repaired: "), saved.count("needs no repair: it can be read already")) == (2, 1)
+        assert "repaired: " not in dead_letters(kafka, *edit, "--save")
+        assert repairs(kafka) == before + 3
+
+        sent_before = redriven_of(kafka)
+        whole = until_closed(kafka, "many-0", "many-1", "many-2", "no-json", "other")
+        assert dead_letters(kafka, "redrive", *of_cause).count("sent with all of many-") == 3
+        assert dead_letters(kafka, "redrive", *of_cause) == ""
+        assert redriven_of(kafka) == sorted([*sent_before, "many-0", "many-1", "many-2"])
+        after = until_assembled(kafka, len(whole) + 3)
+        assert all(after[name].defects == [] for name in after.keys() - whole.keys())
+
+    assert (named(kafka, "no-json")["repair"], named(kafka, "other")["repair"]) == (None, None)
+    both = [json.loads(line) for line in dead_letters(kafka, "list", "--by", "producer", "--json").splitlines()]
+    assert {"producer": "/agents/old", "dead_letters": 4, "open": 1} in both
+    assert {"producer": "/agents/new", "dead_letters": 1, "open": 1} in both
+
+
+def test_what_a_change_does_not_make_readable_is_named_and_stays(kafka: str, tmp_path: Path) -> None:
+    before = repairs(kafka)
+    of_producer = ("--producer", "/agents/old", "--set", "tool=search", "--save")
+    done = headrace("dead-letters", "repair", *of_producer, "--kafka", kafka)
+    assert done.exit_code == 1
+    assert "not repaired: its value is not JSON" in done.output
+    assert "0 of 1 dead letters" in done.output
+    script = tmp_path / "completes.py"
+    script.write_text(f"import sys\nprint(sys.stdin.read() + {GOOD[2][-9:].decode()!r})\n")
+    by_command = ("--producer", "/agents/old", "--through", f"{sys.executable} {script}")
+    assert "could be repaired: headrace.tool.called.v1 of no-json" in dead_letters(kafka, "repair", *by_command)
+    assert repairs(kafka) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "of_one"), [(("--value", "-"), "whole value"), (("--header", "ce_sequence=3"), "header ce_sequence")]
+)
+def test_what_would_make_several_records_the_same_needs_one_name(
+    kafka: str, change: tuple[str, ...], of_one: str
+) -> None:
+    for which in (("--error", "invalid"), ("0:1", "0:2")):
+        refused = headrace("dead-letters", "repair", *which, *change, "--kafka", kafka, stdin=GOOD[2])
+        assert refused.exit_code == 2
+        assert f"{of_one} is of one record" in refused.output
+
+
+def test_a_repair_of_everything_or_of_nothing_is_refused(kafka: str) -> None:
+    for which in ((), ("0:1", "--error", "invalid")):
+        refused = headrace("dead-letters", "repair", *which, "--set", "tool=search", "--kafka", kafka)
+        assert "Specify dead letters by PARTITION:OFFSET" in refused.output
+
+
+def until_closed(kafka: str, *names: str) -> dict[str, Trajectory]:
+    for _ in range(300):
+        if set(names) <= (found := trajectories(kafka)).keys():
+            return found
+        Event().wait(0.2)
+    raise AssertionError(f"{set(names) - trajectories(kafka).keys()} are not closed")
 
 
 REWARD = reward_message(rewarded("r"))

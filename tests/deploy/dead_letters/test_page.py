@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from headrace.deploy.dead_letters.page import MAX_CHARACTERS, as_json, outcome, page, row
+from headrace.deploy.dead_letters.page import (
+    MAX_CHARACTERS,
+    as_json,
+    counts,
+    outcome,
+    page,
+    repair_outcome,
+    row,
+    table_of_counts,
+)
+from headrace.schemas.envelope import SOURCE
 from headrace.schemas.records.dead_letter import DeadLetterError, Redriven, Repaired
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.wire import UnreadableRecord, decode
@@ -10,6 +20,7 @@ from headrace.streams.dead_letters.build import dead_letter_of
 from headrace.streams.dead_letters.queue import DeadLetterEntry
 from headrace.streams.dead_letters.redrive import Redrive, Refusal
 from headrace.streams.dead_letters.repair import content_of, edited, repair_message
+from headrace.streams.dead_letters.repair_plan import Edit, NoRepair, plan_repair
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import event, facts, with_header
 
@@ -86,3 +97,34 @@ def test_outcomes_are_one_line() -> None:
     alone = Redrive((repaired(),), (), (REDRIVEN.model_copy(update={"redrive_of": None, "trajectory_id": "t"}),))
     assert outcome(alone, dry_run=True) == "0:17  would be sent to events, event 2 of t"
     assert outcome(Refusal(repaired(), "no")) == "0:17  not sent: no"
+
+
+def test_dead_letters_are_counted_by_their_producer_the_commonest_first() -> None:
+    odd, old = replace(CALL, headers=()), with_header(CALL, SOURCE, b"/old")
+    entries = [
+        entry(odd),
+        entry(old),
+        replace(entry(old), redriven=(REDRIVEN,)),
+        replace(repaired(), redriven=(REDRIVEN,)),
+    ]
+    found = counts(entries, "producer")
+    assert found == [
+        {"producer": "/old", "dead_letters": 2, "open": 1},
+        {"producer": "/test", "dead_letters": 1, "open": 0},
+        {"producer": "?", "dead_letters": 1, "open": 1},
+    ]
+    assert table_of_counts(found, "producer")[:2] == [
+        "producer  dead letters    open",
+        "/old                 2       1",
+    ]
+    assert counts(entries, "error") == [{"error": "bad_json", "dead_letters": 4, "open": 2}]
+    assert table_of_counts([], "topic") == ["topic  dead letters    open"]
+
+
+def test_repairs_are_one_line() -> None:
+    plan = plan_repair(entry(CUT), Edit(value=CALL.value))
+    about = "headrace.tool.called.v1 of trajectory-with-a-very-long-name, event 2"
+    assert repair_outcome(plan, saved=True) == f"0:17  repaired: {about}"
+    assert repair_outcome(plan, saved=False) == f"0:17  could be repaired: {about}"
+    assert repair_outcome(NoRepair(entry(), "no"), saved=True) == "0:17  not repaired: no"
+    assert repair_outcome(NoRepair(entry(), "fine", needs_none=True), saved=True) == "0:17  needs no repair: fine"
