@@ -30,7 +30,7 @@ from headrace.schemas.records.watch import Lane
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import KeyState
-from headrace.streams.watch.monitors import MONITORS
+from headrace.streams.watch.monitors import MONITORS, WRONG_ANSWERS
 from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.drifts import DRIFTS
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
@@ -227,7 +227,7 @@ def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list
 
 def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int], honest_steps: int) -> list[str]:
     """The table of monitors, as Markdown: which hacks each sees in at least half of the runs, and its false alarms."""
-    alarming = [each.name for lane in MONITORS for each in MONITORS[lane] if each.rule]
+    alarming = [each.name for lane in MONITORS for each in MONITORS[lane] if each.rule and each.name != WRONG_ANSWERS]
     rows: dict[str, list[tuple[float, str]]] = {name: [] for name in (*alarming, *false)}
     for hack, runs in found.items():
         for monitor in sorted({monitor for each in runs for monitor in each}):

@@ -48,6 +48,19 @@ def test_only_the_direction_of_the_rule_alarms() -> None:
     assert max(strengths([5.0] * 30, ChartRule(Direction.BOTH, 0.5), baseline())) > 1
 
 
+def test_evidence_in_the_other_direction_is_not_kept() -> None:
+    for rule, value in ((RISE, 5.0), (ChartRule(Direction.DOWN, 0.5), 15.0)):
+        after, _ = judge(baseline(rule), rule, value)
+        assert (after.up, after.down) == (0.0, 0.0)
+
+
+def test_the_change_is_from_the_value_before_in_deviations() -> None:
+    chart, _ = judge(baseline(), RISE, 10.0)
+    after, judged = judge(chart, RISE, 10.7)
+    assert judged.change == pytest.approx(0.7 / sd_of(chart, RISE))
+    assert after.count == RISE.baseline + 2
+
+
 def test_a_value_that_never_varied_needs_a_change_that_matters() -> None:
     constant = [0.0] * 25
     rule = ChartRule(Direction.UP, 0.06)
