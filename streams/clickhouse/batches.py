@@ -9,11 +9,10 @@ import pyarrow as pa
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import MODELS, TYPES
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.clickhouse import tables
-from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
+from headrace.streams.clickhouse.columns import Row, Table, arrow_table
 from headrace.streams.clickhouse.direct_columns import add_ordinary
-from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.clickhouse.rows import RowOrigin, logged_ms, to_rows
+from headrace.streams.clickhouse.rows_by_table import RowsByTable
 from headrace.streams.raw import LogRecord
 
 RecordWithoutRow: TypeAlias = tuple[LogRecord, UnreadableRecord]
@@ -52,7 +51,7 @@ def convert(records: Iterable[LogRecord]) -> RowBatch:
     """
     records = list(records)
     try:
-        return _convert(records, _RowsByTable(EventRows()), add_ordinary, alone=False)
+        return _convert(records, RowsByTable(), add_ordinary, alone=False)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a value of some record fits no column: find it by bisection
@@ -64,7 +63,7 @@ def convert(records: Iterable[LogRecord]) -> RowBatch:
 
 def convert_validated(records: Iterable[LogRecord]) -> RowBatch:
     """As :func:`convert`, but validates every record by envelope and model and tries its rows alone: the reference."""
-    return _convert(list(records), _RowsByTable(EventRows(by_models=True)), lambda record, into: False, alone=True)
+    return _convert(list(records), RowsByTable(by_models=True), lambda record, into: False, alone=True)
 
 
 def joined(batches: Sequence[RowBatch]) -> RowBatch:
@@ -80,28 +79,8 @@ def joined(batches: Sequence[RowBatch]) -> RowBatch:
     )
 
 
-class _RowsByTable(dict[str, TableRows]):
-    """Rows by table name, created on first access."""
-
-    def __init__(self, events: EventRows) -> None:
-        super().__init__()
-        self.events = events
-
-    def __missing__(self, name: str) -> TableRows:
-        is_events = name == tables.EVENTS.name
-        self[name] = self.events if is_events else TableRows(tables.BY_NAME[name], RECORD_COLUMNS)
-        return self[name]
-
-    def take(self, records: list[LogRecord], start: int) -> int:
-        """As :meth:`EventRows.take`."""
-        end = self.events.take(records, start)
-        if end > start:
-            self.setdefault(tables.EVENTS.name, self.events)
-        return end
-
-
 def _convert(
-    records: list[LogRecord], by_table: _RowsByTable, add: Callable[[LogRecord, _RowsByTable], bool], *, alone: bool
+    records: list[LogRecord], by_table: RowsByTable, add: Callable[[LogRecord, RowsByTable], bool], *, alone: bool
 ) -> RowBatch:
     """Convert records into ``by_table``: plain events by the extension module, others with ``add``, which may decline
     one. ``alone``: try each validated row in its columns.

@@ -18,6 +18,8 @@ Row: TypeAlias = dict[str, Any]
 
 RECORD_COLUMNS = ("id_sent", "time", "source", "partition", "offset", "logged_at")
 """Columns that every row of a record fills, in any table."""
+RecordValues: TypeAlias = tuple[Any, ...]
+"""Their values, in order."""
 
 
 _DAY_MS = 24 * 3600 * 1000
@@ -188,17 +190,13 @@ class TableRows:
         Raises Arrow's exceptions, or ``OverflowError``, for a value that its column cannot hold.
         """
         always = dict(zip(self._names, zip(*self._always, strict=True), strict=False))
-        arrays = []
-        for column in self.table.inserted:
-            array = self._array(column, always.get(column.name))
-            _check_times(column, array)
-            arrays.append(array)
+        arrays = [self._array(column, always.get(column.name)) for column in self.table.inserted]
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
 
     def _array(self, column: Column, filled: Sequence[Any] | None) -> pa.Array:
         count, empty = len(self._always), column.type.empty
         if filled is not None:
-            return pa.array(filled, column.type.arrow)
+            return checked_array(column, filled)
         places, values = self._others.get(column.name, ((), ()))
         if not values:
             return pa.repeat(pa.scalar(empty, column.type.arrow), count)
@@ -207,14 +205,26 @@ class TableRows:
             for place, value in zip(places, values, strict=True):
                 spread[place] = value
             values = spread
-        return pa.array(values, column.type.arrow)
+        return checked_array(column, values)
 
 
-def _check_times(column: Column, array: pa.Array) -> None:
+def checked_array(column: Column, values: Sequence[Any]) -> pa.Array:
+    """Returns ``values`` as an array of ``column``. Raises as :meth:`TableRows.to_arrow`."""
+    array = pa.array(values, column.type.arrow)
     # ClickHouse accepts a time that its type cannot hold, and stores a different one.
-    if column.type is not TIME or not len(array):
-        return
-    bounds = pc.min_max(pc.cast(array, pa.int64()))
-    for value in (bounds["min"].as_py(), bounds["max"].as_py()):
-        if not EARLIEST_MS <= value <= LATEST_MS:
-            raise pa.ArrowInvalid(f"{column.name} is {value} ms, and a time is from 1900 to 2299")
+    if column.type is TIME and len(array):
+        bounds = pc.min_max(pc.cast(array, pa.int64()))
+        for value in (bounds["min"].as_py(), bounds["max"].as_py()):
+            if not EARLIEST_MS <= value <= LATEST_MS:
+                raise pa.ArrowInvalid(f"{column.name} is {value} ms, and a time is from 1900 to 2299")
+    return array
+
+
+def in_turn(taken: pa.Table, added: pa.Table, before: Sequence[int]) -> pa.Table:
+    """Returns all rows in one order: ``before[n]`` rows of ``taken`` are in front of row n of ``added``."""
+    order, done = list[int](), 0
+    for number, count in enumerate(before):
+        order += (*range(done, count), taken.num_rows + number)
+        done = count
+    order += range(done, taken.num_rows)
+    return pa.concat_tables([taken, added]).take(order)

@@ -5,7 +5,6 @@ payload. :func:`add_ordinary` handles these and leaves all others to be decoded 
 give the same rows; ``tests/streams/clickhouse/test_direct_columns.py`` compares them.
 """
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from headrace.schemas.envelope import (
@@ -23,10 +22,11 @@ from headrace.schemas.envelope import (
 )
 from headrace.schemas.model import Record
 from headrace.schemas.nesting import MAX_NESTING, nesting
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import MODELS, TYPES
 from headrace.streams.clickhouse import tables
-from headrace.streams.clickhouse.columns import TableRows
 from headrace.streams.clickhouse.rows import DERIVED, STORED_TYPES, WITHOUT_TRAJECTORY, fact_columns, logged_ms
+from headrace.streams.clickhouse.rows_by_table import RowsByTable
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 
@@ -58,7 +58,7 @@ _SEQUENCES = {b"%d" % number: number for number in range(1024)}
 """Cache of parsed sequence numbers; nearly all are below 1024."""
 
 
-def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
+def add_ordinary(record: LogRecord, into: RowsByTable) -> bool:
     """Append the rows of ``record`` to ``into``, by table name. Returns ``False``, and adds nothing, if the record is
     not ordinary.
     """
@@ -71,11 +71,13 @@ def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
     if envelope is None:
         return False
     id, time_ms, source, subject, sequence = envelope
+    always = (id, time_ms, source, record.partition, record.offset, logged_ms(record.timestamp, time_ms))
+    name = _TYPES[kind]
+    if name == Trajectory.TYPE and into.add_trajectory(always, value):
+        return True
     payload = _read(reader, value)
     if payload is None:
         return False
-    always = (id, time_ms, source, record.partition, record.offset, logged_ms(record.timestamp, time_ms))
-    name = _TYPES[kind]
     derived = DERIVED.get(name)
     if derived is None:
         trajectory = "" if name in WITHOUT_TRAJECTORY else subject

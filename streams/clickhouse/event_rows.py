@@ -30,6 +30,7 @@ from headrace.streams.clickhouse.columns import (
     Row,
     TableRows,
     arrow_schema,
+    in_turn,
 )
 from headrace.streams.clickhouse.rows import EVENT_COLUMNS, FIELDS, WITHOUT_TRAJECTORY
 from headrace.streams.clickhouse.tables import EVENTS
@@ -111,11 +112,4 @@ class EventRows(TableRows):
             views = [None if each is None else pa.py_buffer(each) for each in buffers]
             arrays.append(pa.Array.from_buffers(column.type.arrow, count, views))
         taken = pa.Table.from_arrays(arrays, schema=arrow_schema(EVENTS))
-        if not self._before:
-            return taken
-        order, done = list[int](), 0
-        for number, before in enumerate(self._before):
-            order += (*range(done, before), count + number)
-            done = before
-        order += range(done, count)
-        return pa.concat_tables([taken, super().to_arrow()]).take(order)
+        return in_turn(taken, super().to_arrow(), self._before) if self._before else taken

@@ -6,7 +6,8 @@ tool.called at events/2@17 → [(EVENTS, {"trajectory_id": "t-1", "seq": 3, "too
 import json
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import reduce
+from operator import add, attrgetter
 from typing import Any, TypeAlias
 
 from headrace.schemas import events
@@ -136,7 +137,7 @@ def _trajectory(trajectory: Trajectory, subject: str) -> Rows:
         "sampled_tokens": trajectory.sampled_tokens,
         "tools": [(name, use.calls) for name, use in sorted(trajectory.tools.items())],
         "tool_errors": sorted(_sum_by_name(use.errors for use in trajectory.tools.values()).items()),
-        "tool_seconds": sum(use.seconds for use in trajectory.tools.values()),
+        "tool_seconds": reduce(add, (use.seconds for use in trajectory.tools.values()), 0.0),
         "pruned": sum(len(turn.pruned_ids) for turn in trajectory.turns),
         "summaries": sum(turn.summarized for turn in trajectory.turns),
         "critical_steps": trajectory.critical_steps,

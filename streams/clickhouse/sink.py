@@ -30,13 +30,14 @@ from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.cuts import resumed_cut
 from headrace.streams.clickhouse.database import RetryingClient, Stopped
-from headrace.streams.clickhouse.event_rows import LAG as NATIVE_LAG
+from headrace.streams.clickhouse.event_rows import LAG as EVENTS_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.clickhouse.losses import loss_alert
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, PendingPartitions
 from headrace.streams.clickhouse.signs_of_life import give_signs
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
+from headrace.streams.clickhouse.trajectory_rows import LAG as TRAJECTORIES_LAG
 from headrace.streams.clickhouse.unstored import SOURCE
 from headrace.streams.clickhouse.write_cycle import LOST_PARTITION, WriteCycle
 from headrace.streams.lag import ConsumerLag, LagMeter
@@ -237,8 +238,9 @@ async def _run(config: SinkConfig, stop: asyncio.Event, ready: Callable[[], None
     """As :func:`run_sink`, without a limit for stopping."""
     if SPEEDUPS is None:
         log.warning(NOT_BUILT)
-    if NATIVE_LAG:
-        log.warning(NATIVE_LAG.warning("Python converts part of the events"))
+    for what, lag in (("events", EVENTS_LAG), ("trajectories", TRAJECTORIES_LAG)):
+        if lag:
+            log.warning(lag.warning(f"Python converts part of the {what}"))
     database = RetryingClient(
         config.clickhouse_url,
         secrets=config.clickhouse_secrets,

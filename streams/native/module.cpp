@@ -1,6 +1,8 @@
 // The extension module `headrace.streams.native.speedups`.
 
 #include "columns/event_columns.hpp"
+#include "columns/trajectory_columns.hpp"
+#include "columns/trajectory_fields.hpp"
 #include "ingest/arrival.hpp"
 #include "facts.hpp"
 #include "ingest/open_state.hpp"
@@ -38,11 +40,14 @@ PyMODINIT_FUNC PyInit_speedups() {
     if (!module) return nullptr;
     for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::EventColumnsType, &headrace::OpenStateType,
                                &headrace::OrdinaryEventsType, &headrace::PartitionLogType,
-                               &headrace::TrajectoryWriterType}) {
+                               &headrace::TrajectoryColumnsType, &headrace::TrajectoryWriterType}) {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
     if (PyModule_AddStringConstant(module.get(), "SOURCES", HEADRACE_SOURCES) < 0) return nullptr;
     const headrace::Ref fields(event_fields());
     if (!fields || PyModule_AddObjectRef(module.get(), "EVENT_FIELDS", fields.get()) < 0) return nullptr;
+    const headrace::Ref columns(headrace::trajectory_columns());
+    if (!columns || PyModule_AddObjectRef(module.get(), "TRAJECTORY_COLUMNS", columns.get()) < 0) return nullptr;
+    if (PyModule_AddStringConstant(module.get(), "TRAJECTORY_FIELDS", headrace::kTrajectoryKnown.data()) < 0) return nullptr;
     return module.release();
 }

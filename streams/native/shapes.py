@@ -37,11 +37,12 @@ from headrace.schemas.shape import (
     shape_of,
 )
 
-_CHECKED_THERE = {"ModelCalled": {"_arrays_agree"}}
+_CHECKED_THERE = {"ModelCalled": {"_arrays_agree"}, "Segment": {"_axes_agree"}}
 """Validators that the extension module also implements."""
 
 ANY_FIELD = "*"
-"""Stands for a type's fields if the module passes its payload on unchanged, so that every readable field is known."""
+"""Stands for a type's fields if the module passes its payload on unchanged, so that every readable field is known;
+``part.*`` stands for those of a part."""
 
 UNKNOWN = "unknown"
 """Kind of a field that the extension module leaves to Python."""
@@ -64,6 +65,10 @@ class KnownType:
         choices = {name: frozenset(values.split("|")) for name, _, values in names if values}
         return cls(None if ANY_FIELD in fields else fields, choices)
 
+    def has(self, path: str, name: str) -> bool:
+        """Whether the module was built for the field ``name`` of the part ``path``."""
+        return self.fields is None or path + name in self.fields or path + ANY_FIELD in self.fields
+
 
 class TableField(NamedTuple):
     """Description of a field for the extension module."""
@@ -77,7 +82,8 @@ class TableField(NamedTuple):
     above_least: bool
     """Whether ``least`` itself is out of bounds."""
     most: float
-    """For a text: length in raw bytes, escapes included. A character has at least one byte: no longer text passes."""
+    """For a text, and for the names of a map of parts: length in raw bytes, escapes included. A character has at least
+    one byte: no longer text passes."""
     choices: tuple[str, ...]
     part: "list[TableField] | None"
 
@@ -166,14 +172,14 @@ def _unknown_values(model: type[BaseModel], known: KnownType, path: str = "") ->
     the value, and whether it is the field's default."""
     for each in shape_of(model).fields:
         name = path + each.name
-        if known.fields is not None and name not in known.fields:
+        if not known.has(path, each.name):
             continue
-        if isinstance(each.type, Choice):
+        inner = _inner(each.type)
+        if isinstance(inner, Choice):
             default = None if each.info.is_required() else each.info.get_default(call_default_factory=True)
-            for option in each.type.enum:
+            for option in inner.enum:
                 if option.value not in known.choices.get(name, frozenset()):
                     yield name, str(option.value), option is default
-        inner = each.type.item if isinstance(each.type, ListOf) else each.type
         if isinstance(inner, PartOf):
             yield from _unknown_values(inner.model, known, f"{name}.")
 
@@ -191,35 +197,39 @@ def unknown_fields(table: Sequence[TableField], path: str = "") -> list[str]:
 def _is_checked_there(model: type[BaseModel]) -> bool:
     shape = shape_of(model)
     there = _CHECKED_THERE.get(model.__name__, set())
-    parts = [field.type for field in shape.fields]
-    items = [kind.item if isinstance(kind, ListOf) else kind for kind in parts]
+    inner = [_inner(field.type) for field in shape.fields]
     return (
         not shape.other_validators
         and {name for name, _ in shape.validators} <= there
-        and all(_is_checked_there(kind.model) for kind in items if isinstance(kind, PartOf))
+        and all(_is_checked_there(kind.model) for kind in inner if isinstance(kind, PartOf))
     )
+
+
+def _inner(kind: FieldType) -> FieldType:
+    """Returns the type of a list's items or of a map's values; else the type itself."""
+    return kind.item if isinstance(kind, ListOf) else kind.value if isinstance(kind, MapOf) else kind
 
 
 def _table_field(
     name: str, kind: FieldType, nullable: bool, info: FieldInfo, known: KnownType, path: str
 ) -> TableField:
     required = info.is_required()
-    kind_name = _kind(kind) if known.fields is None or path + name in known.fields else UNKNOWN
+    kind_name = _kind(kind) if known.has(path, name) else UNKNOWN
     if kind_name == UNKNOWN:
         return TableField(name, UNKNOWN, False, None if required else "null", -inf, False, inf, (), None)
     least, above, most = -inf, False, inf
     choices: tuple[str, ...] = ()
     part = None
-    if isinstance(kind, Number):
-        least, above, most = float(kind.least), kind.above_least, float(kind.most)
-    elif isinstance(kind, Text):
-        most = float(kind.most)
-    elif isinstance(kind, Choice):
+    inner = _inner(kind)
+    if isinstance(inner, Number):
+        least, above, most = float(inner.least), inner.above_least, float(inner.most)
+    elif isinstance(inner, Choice):
         there = known.choices.get(path + name, frozenset())
-        choices = tuple(option.value for option in kind.enum if option.value in there)
-    inner = kind.item if isinstance(kind, ListOf) else kind
-    if isinstance(inner, PartOf):
+        choices = tuple(option.value for option in inner.enum if option.value in there)
+    elif isinstance(inner, PartOf):
         part = table_of(inner.model, known, f"{path}{name}.")
+    if isinstance(named := kind.name if isinstance(kind, MapOf) and part else kind, Text):
+        most = float(named.most)
     default = None if required else _json(info.get_default(call_default_factory=True), part)
     return TableField(name, kind_name, nullable, default, least, above, most, choices, part)
 
@@ -236,19 +246,45 @@ def _kind(kind: FieldType) -> str:
         case AnyJson():
             return "any"
         case Choice():
-            return "choice" if all(isinstance(option.value, str) for option in kind.enum) else UNKNOWN
+            return "choice" if _is_of_texts(kind) else UNKNOWN
         case Tokens():
             return "tokens"
         case PartOf():
             return "known_part" if getattr(kind.model, "UNKNOWN_FIELDS_MATTER", False) else "part"
         case MapOf():
-            return "object" if kind == OBJECT else UNKNOWN
+            return "object" if kind == OBJECT else _kind_of_map(kind)
         case ListOf(item=item):
-            return {OBJECT: "objects", Text(): "texts"}.get(item, "parts" if isinstance(item, PartOf) else UNKNOWN)
+            return "objects" if item == OBJECT else "texts" if item == Text() else _kind_of_list(item)
         case Null() | OneOf() | Other():
             return UNKNOWN
         case _:
             assert_never(kind)
+
+
+def _kind_of_list(item: FieldType) -> str:
+    match item:
+        case PartOf():
+            return "parts"
+        case Number(whole=True):
+            return "integers"
+        case Choice():
+            return "choices" if _is_of_texts(item) else UNKNOWN
+        case _:
+            return UNKNOWN
+
+
+def _kind_of_map(kind: MapOf) -> str:
+    match kind:
+        case MapOf(name=Text(), value=PartOf()):
+            return "part_map"
+        case MapOf(name=Text(most=most), value=Number(whole=True)) if most == inf:
+            return "integer_map"
+        case _:
+            return UNKNOWN
+
+
+def _is_of_texts(kind: Choice) -> bool:
+    return all(isinstance(option.value, str) for option in kind.enum)
 
 
 def _json(default: Any, part: list[TableField] | None) -> str:

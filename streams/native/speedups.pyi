@@ -9,6 +9,12 @@ SOURCES: str
 EVENT_FIELDS: dict[str, str]
 """For each event type that it was built for the names of its fields, with spaces between; ``*`` for any."""
 
+TRAJECTORY_FIELDS: str
+"""The fields of a trajectory that it was built for, in the form of a value of ``EVENT_FIELDS``."""
+
+TRAJECTORY_COLUMNS: dict[str, str]
+"""The columns of a trajectory that it can fill, with their forms."""
+
 class Arrival:
     """A :class:`LogRecord`, and what its headers say: ``PlainArrival`` in one block of memory."""
 
@@ -79,6 +85,31 @@ class EventColumns:
         other record. Raises what ``decode_array`` raises, except ``ValueError``."""
     def release(self) -> list[list[bytes | None]]:
         """Arrow's buffers of each column, with which it becomes empty."""
+
+class TrajectoryColumns:
+    """Rows of the table `trajectories` as Arrow columns, without those that every row of a record fills."""
+
+    def __init__(
+        self,
+        *,
+        shape: Sequence[Any],
+        difficulty: Sequence[str],
+        decode_array: Callable[[str, str], Any],
+        max_array_bytes: int,
+        max_logprob: float,
+    ) -> None:
+        """``shape``: that of a trajectory (:func:`shapes.table_of`). ``difficulty``: the fields of a task that say how
+        hard it is. Raises ``LookupError`` where the module was built for others.
+        """
+    @property
+    def count(self) -> int: ...
+    def fresh(self) -> TrajectoryColumns:
+        """One without rows."""
+    def take(self, json: bytes, /) -> bool:
+        """Append the row of the trajectory in ``json``; False, and nothing appended, if Python has to. Raises what
+        ``decode_array`` raises, except ``ValueError``."""
+    def release(self) -> dict[str, Any]:
+        """Arrow's array of each column, with which it becomes empty: length, buffers, and the same of each child."""
 
 class OpenState:
     """``PlainOpenState`` in one block of memory, to be made of the fields that have no default, in order."""

@@ -25,6 +25,13 @@ size_t write_spaced(std::string_view json, char* out) {
     return static_cast<size_t>(out - begin);
 }
 
+// Appends the bit of row number `row`, for which there is room.
+void append_bit(Buffer& bits, bool is_set, size_t row) {
+    const char none = 0;
+    if (row % 8 == 0) bits.append(&none, 1);
+    if (is_set) bits.back() = static_cast<char>(bits.back() | 1 << row % 8);
+}
+
 size_t largest(const Cell& cell) { return cell.text.size() * (cell.compact ? 2 : 1); }
 
 }  // namespace
@@ -55,8 +62,8 @@ PyObject* Buffer::release() {
 }
 
 bool Column::fits(const Cell& cell) const {
-    if (is_text()) return data_.size() + largest(cell) <= INT32_MAX;
-    if (form_ == Form::kNumber || cell.bits <= UINT32_MAX) return true;
+    if (is_text()) return fits(largest(cell));
+    if (form_ == Form::kNumber || form_ == Form::kDouble || cell.bits <= UINT32_MAX) return true;
     return form_ == Form::kWide && cell.bits <= INT64_MAX;
 }
 
@@ -77,11 +84,12 @@ void Column::append(const Cell& cell, size_t row) {
         ends_.append(&end, sizeof end);
         return;
     }
+    if (form_ == Form::kFlag) {
+        append_bit(data_, cell.bits != 0, row);
+        return;
+    }
     data_.append(&cell.bits, width());
-    if (!is_nullable()) return;
-    const char none = 0;
-    if (row % 8 == 0) validity_.append(&none, 1);
-    if (!cell.is_null) validity_.back() = static_cast<char>(validity_.back() | 1 << row % 8);
+    if (is_nullable()) append_bit(validity_, !cell.is_null, row);
 }
 
 PyObject* Column::release() {

@@ -16,9 +16,11 @@ enum class Form {
     kWide,     // 64 bits, not negative
     kNumber,   // a double, or null
     kCount,    // 32 bits, unsigned, or null
+    kFlag,     // a bit
+    kDouble,   // a double
 };
 
-inline constexpr std::string_view kFormNames[] = {"text", "json", "u32", "u64", "number", "count"};
+inline constexpr std::string_view kFormNames[] = {"text", "json", "u32", "u64", "number", "count", "flag", "double"};
 
 // The value of a column in a row; initially what a row has in a column that it does not fill.
 struct Cell {
@@ -55,6 +57,8 @@ public:
 
     // Whether Arrow can hold `cell` after what is there.
     bool fits(const Cell& cell) const;
+    // Whether Arrow can hold so many more bytes of text.
+    bool fits(size_t bytes) const { return data_.size() + bytes <= INT32_MAX; }
     // Makes room for `cell`; false with Python's error set.
     bool reserve(const Cell& cell);
     // Makes room for so many bytes of text.

@@ -31,7 +31,9 @@ bool can_fill(Form form, Kind kind, bool is_sampled) {
         case Form::kNumber: return kind == Kind::kFloat;
         case Form::kCount: return kind == Kind::kInteger || (kind == Kind::kTokens && is_sampled);
         case Form::kNarrow:
-        case Form::kWide: return false;
+        case Form::kWide:
+        case Form::kFlag:
+        case Form::kDouble: return false;
     }
     return false;
 }

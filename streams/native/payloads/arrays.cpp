@@ -1,5 +1,8 @@
 #include "arrays.hpp"
 
+#include <cmath>
+#include <cstring>
+
 #include "base64.hpp"
 
 namespace headrace {
@@ -30,6 +33,15 @@ Outcome read_array(const ArrayCodec& codec, std::string_view text, char typecode
     if (text.starts_with(kCompressed)) return unpack(codec, text, typecode, bytes);
     const bool whole = decode_base64(text, bytes) && bytes.size() % item_size == 0;
     return whole && bytes.size() <= static_cast<size_t>(codec.max_bytes) ? Outcome::kDone : Outcome::kDoubt;
+}
+
+bool are_logprobs(std::string_view floats, double most) {
+    for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
+        float value;
+        std::memcpy(&value, floats.data() + at, sizeof value);
+        if (!std::isfinite(value) || value > most) return false;
+    }
+    return true;
 }
 
 bool append_array(const ArrayCodec& codec, std::string_view bytes, char typecode, std::string& json) {

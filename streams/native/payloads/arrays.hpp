@@ -27,6 +27,10 @@ enum class Outcome { kDone, kDoubt, kError };  // kError: with Python's error se
 // Decodes `text` into bytes: whole items of `item_size`.
 Outcome read_array(const ArrayCodec& codec, std::string_view text, char typecode, size_t item_size, std::string& bytes);
 
+// Whether the bytes of 32-bit floats are log-probabilities, as `_logprobs` of schemas/arrays.py: a larger one than `most`
+// is left for Python to refuse.
+bool are_logprobs(std::string_view floats, double most);
+
 // Appends the wire form of `bytes`, with quotes; false with Python's error set.
 bool append_array(const ArrayCodec& codec, std::string_view bytes, char typecode, std::string& json);
 

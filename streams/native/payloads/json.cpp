@@ -11,7 +11,6 @@
 namespace headrace {
 namespace {
 
-constexpr double kPlainFloat = 1e10;  // PLAIN_FLOAT of streams/structs.py
 constexpr double kLeastPlain = 1e-3;  // from here on no writer uses an exponent
 constexpr int kMaxDigits = 18;        // of an integer, so that it fits 64 bits
 constexpr int kExactDigits = 15;      // a decimal with at most this many digits is the shortest for its double
@@ -85,7 +84,37 @@ bool JsonScanner::multibyte() {
     return length > 0;
 }
 
+bool JsonScanner::number_of_any_form(Number& number) {
+    const char* begin = at_;
+    const bool negative = take('-');
+    const char* digits = at_;
+    const auto skip_digits = [&] {
+        const char* from = at_;
+        while (is_digit(peek())) ++at_;
+        return at_ - from;
+    };
+    const auto whole = skip_digits();
+    if (whole == 0 || whole > kMaxDigits || (whole > 1 && *digits == '0')) return false;
+    number.is_integer = true;
+    if (take('.')) {
+        number.is_integer = false;
+        if (skip_digits() == 0) return false;
+    }
+    if (take('e') || take('E')) {
+        number.is_integer = false;
+        if (!take('+')) take('-');
+        if (skip_digits() == 0) return false;
+    }
+    if (number.is_integer) {
+        std::from_chars(begin, at_, number.integer);
+        number.value = static_cast<double>(number.integer);
+        return !negative || number.integer != 0;
+    }
+    return std::from_chars(begin, at_, number.value).ec == std::errc() && std::fabs(number.value) < kPlainFloat;
+}
+
 bool JsonScanner::number(Number& number) {
+    if (!is_copied_) return number_of_any_form(number);
     const char* begin = at_;
     const bool negative = take('-');
     const char* digits = at_;

@@ -13,6 +13,8 @@ namespace headrace {
 
 inline constexpr int kMaxNesting = 150;  // MAX_NESTING of assembly/event_decoder.py
 
+inline constexpr double kPlainFloat = 1e10;  // PLAIN_FLOAT of streams/structs.py
+
 struct Number {
     bool is_integer = false;
     int64_t integer = 0;
@@ -22,7 +24,9 @@ struct Number {
 // Reads from the front of a text. A function returns false in doubt; then no other function may be called.
 class JsonScanner {
 public:
-    explicit JsonScanner(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
+    // `is_copied`: whether the text will be written. Of one that is only read, a number may have any form.
+    explicit JsonScanner(std::string_view text, bool is_copied = true)
+        : at_(text.data()), end_(text.data() + text.size()), is_copied_(is_copied) {}
 
     // Spaces between the parts of a payload are harmless, because they are not copied.
     void skip_spaces() {
@@ -36,16 +40,18 @@ public:
         return true;
     }
     const char* position() const { return at_; }
+    bool is_copied() const { return is_copied_; }
 
     // The contents of a string, with its escapes.
     bool string(std::string_view& contents);
-    // A float has |value| < 1e10 and no exponent: pydantic and msgspec write others in different forms.
+    // A float has |value| < 1e10, and no exponent if it is copied: pydantic and msgspec write others in different forms.
     bool number(Number& number);
     bool literal(std::string_view word);
     // Any value, without a space outside strings and without a key twice in one object.
     bool value(int depth);
 
 private:
+    bool number_of_any_form(Number& number);
     bool escape();
     bool multibyte();
     bool object(int depth);
@@ -53,6 +59,7 @@ private:
 
     const char* at_;
     const char* end_;
+    bool is_copied_;
 };
 
 }  // namespace headrace

@@ -1,21 +1,9 @@
 #include "model_calls.hpp"
 
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 namespace headrace {
 namespace {
-
-// As `_logprobs` of schemas/arrays.py: larger values are left for Python to refuse.
-bool are_logprobs(std::string_view floats, double most) {
-    for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
-        float value;
-        std::memcpy(&value, floats.data() + at, sizeof value);
-        if (!std::isfinite(value) || value > most) return false;
-    }
-    return true;
-}
 
 bool spans_tile(const CallArrayFields& fields, const Payload& call, int64_t sampled) {
     const auto spans = call[fields.version_spans].all_parts();

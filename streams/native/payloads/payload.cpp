@@ -1,13 +1,14 @@
 #include "payload.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace headrace {
 namespace {
 
 constexpr std::string_view kKinds[] = {"text",  "integer", "float",  "flag",   "any",  "object",
                                        "objects", "texts", "choice", "tokens", "part", "known_part", "parts",
-                                       "unknown"};
+                                       "integers", "choices", "part_map", "integer_map", "unknown"};
 
 bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int depth, Payload& payload);
 
@@ -26,23 +27,62 @@ bool read_list(JsonScanner& scanner, Read&& read) {
     return scanner.take(']');
 }
 
+// Elements of a map, each read by `read`; `names` gets their names, of which none is twice there.
+template <typename Read>
+bool read_map(JsonScanner& scanner, double longest, std::vector<std::string_view>& names, Read&& read) {
+    if (!scanner.take('{')) return false;
+    if (scanner.take('}')) return true;
+    do {
+        std::string_view name;
+        if (!scanner.string(name) || static_cast<double>(name.size()) > longest || !scanner.take(':')) return false;
+        if (names.size() == kMaxFields || std::find(names.begin(), names.end(), name) != names.end()) return false;
+        names.push_back(name);
+        if (!read()) return false;
+    } while (scanner.take(','));
+    return scanner.take('}');
+}
+
+bool read_integer(const Field& field, JsonScanner& scanner, Number& number) {
+    return scanner.number(number) && number.is_integer && in_bounds(field, number.value);
+}
+
+bool read_choice(const Field& field, JsonScanner& scanner, std::string_view& text) {
+    return scanner.string(text) && std::find(field.choices.begin(), field.choices.end(), text) != field.choices.end();
+}
+
 bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int depth, Value& value) {
     switch (field.kind) {
         case Kind::kText: return scanner.string(value.text) && static_cast<double>(value.text.size()) <= field.most;
         case Kind::kTokens: return scanner.string(value.text);
-        case Kind::kInteger:
-            return scanner.number(value.number) && value.number.is_integer && in_bounds(field, value.number.value);
+        case Kind::kInteger: return read_integer(field, scanner, value.number);
         case Kind::kFloat:
-            return scanner.number(value.number) && !value.number.is_integer && in_bounds(field, value.number.value);
+            return scanner.number(value.number) && (!value.number.is_integer || !scanner.is_copied()) &&
+                   std::fabs(value.number.value) < kPlainFloat && in_bounds(field, value.number.value);
         case Kind::kFlag: return scanner.literal("true") || scanner.literal("false");
         case Kind::kAny: return scanner.value(depth);
         case Kind::kObject: return scanner.peek() == '{' && scanner.value(depth);
         case Kind::kObjects:
             return read_list(scanner, [&] { return scanner.peek() == '{' && scanner.value(depth + 1); });
         case Kind::kTexts: return read_list(scanner, [&] { return scanner.string(value.texts.emplace_back()); });
-        case Kind::kChoice:
-            return scanner.string(value.text) &&
-                   std::find(field.choices.begin(), field.choices.end(), value.text) != field.choices.end();
+        case Kind::kChoice: return read_choice(field, scanner, value.text);
+        case Kind::kChoices:
+            return read_list(scanner, [&] { return read_choice(field, scanner, value.texts.emplace_back()); });
+        case Kind::kIntegers:
+            return read_list(scanner, [&] {
+                if (!read_integer(field, scanner, value.number)) return false;
+                value.integers.push_back(value.number.integer);
+                return true;
+            });
+        case Kind::kIntegerMap:
+            return read_map(scanner, std::numeric_limits<double>::infinity(), value.texts, [&] {
+                if (!read_integer(field, scanner, value.number)) return false;
+                value.integers.push_back(value.number.integer);
+                return true;
+            });
+        case Kind::kPartMap:
+            return read_map(scanner, field.most, value.texts, [&] {
+                return read_object(*field.part, scanner, known_only, depth + 1, value.next_part());
+            });
         case Kind::kPart: return read_object(*field.part, scanner, known_only, depth, value.next_part());
         case Kind::kKnownPart: return read_object(*field.part, scanner, true, depth, value.next_part());
         case Kind::kParts:
@@ -57,6 +97,7 @@ bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int de
 bool read_field(const Field& field, JsonScanner& scanner, bool known_only, int depth, Value& value) {
     const char* begin = scanner.position();
     value.texts.clear();
+    value.integers.clear();
     value.part_count = 0;
     value.is_null = field.nullable && scanner.peek() == 'n';
     const bool read = value.is_null ? scanner.literal("null") : read_kind(field, scanner, known_only, depth, value);
@@ -172,8 +213,8 @@ int Shape::at(const char* name) const {
     return -1;
 }
 
-bool read_payload(const Shape& shape, std::string_view json, bool known_only, Payload& payload) {
-    JsonScanner scanner(json);
+bool read_payload(const Shape& shape, std::string_view json, bool known_only, Payload& payload, bool is_copied) {
+    JsonScanner scanner(json, is_copied);
     scanner.skip_spaces();
     if (!read_object(shape, scanner, known_only, 0, payload)) return false;
     scanner.skip_spaces();

@@ -20,7 +20,8 @@ inline constexpr size_t kMaxFields = 64;
 // In a known part, a field that the shape lacks is always a doubt. An unknown field is one that this module was not
 // built for, or cannot read: a payload with such a field is a doubt.
 enum class Kind {
-    kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kKnownPart, kParts, kUnknown
+    kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kKnownPart, kParts,
+    kIntegers, kChoices, kPartMap, kIntegerMap, kUnknown
 };
 
 struct Shape;
@@ -41,8 +42,9 @@ struct Value {
     std::string_view text;  // contents of a text or a choice
     bool is_null = false;
     Number number;
-    std::vector<std::string_view> texts;  // contents of each of several texts
-    std::vector<Payload> parts;           // storage for parts, of which
+    std::vector<std::string_view> texts;  // contents of each of several texts or choices, or the keys of a map
+    std::vector<int64_t> integers;        // several integers, or those of a map
+    std::vector<Payload> parts;           // storage for parts, those of a map too, of which
     size_t part_count = 0;                // this many are in use
 
     bool flag() const { return json == "true"; }
@@ -59,7 +61,7 @@ struct Field {
     bool nullable;
     bool required;
     std::string default_json;
-    // `most` of a text: its maximum length in raw bytes.
+    // `most` of a text, and of the keys of a map of parts: the maximum length in raw bytes.
     double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
     bool above_least = false;
     std::vector<std::string> choices;
@@ -77,7 +79,8 @@ struct Shape {
 };
 
 // Fills `payload` from an object; false in doubt. `known_only`: a field that the shape lacks is also a doubt.
-bool read_payload(const Shape& shape, std::string_view json, bool known_only, Payload& payload);
+// `is_copied`: whether JSON of it will be written (JsonScanner).
+bool read_payload(const Shape& shape, std::string_view json, bool known_only, Payload& payload, bool is_copied = true);
 
 // `shape` from a list of (name, kind, nullable, default or None, least, above least, most, choices, part), see
 // native/shapes.py; false with Python's error set.

@@ -12,11 +12,10 @@ from headrace.schemas.arrays import encode_array
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.topics import TYPES
-from headrace.streams.clickhouse import batches
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated
 from headrace.streams.clickhouse.direct_columns import READERS, add_ordinary
-from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.clickhouse.rows import STORED_TYPES
+from headrace.streams.clickhouse.rows_by_table import RowsByTable
 from headrace.streams.clickhouse.tables import BY_NAME
 from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.clickhouse.test_any_record import record_of
@@ -149,7 +148,7 @@ def test_a_number_that_is_not_finite_is_found_anywhere(before: int) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.TYPE)
 def test_our_own_records_are_ordinary_if_their_model_has_a_struct(sample: Any) -> None:
-    into = batches._RowsByTable(EventRows())
+    into = RowsByTable()
     assert add_ordinary(with_value(sample.TYPE, sample.model_dump_json().encode(), 0), into) == (
         sample.TYPE.encode() in READERS
     )

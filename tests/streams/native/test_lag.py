@@ -15,7 +15,7 @@ from headrace.schemas.model import Part, Record
 from headrace.streams.assembly import trajectory_writer
 from headrace.streams.assembly.assemble import _conclude, conclude
 from headrace.streams.assembly.trajectory_writer import LAG, is_left_to_python, make_writer, plainly_written
-from headrace.streams.clickhouse import event_rows
+from headrace.streams.clickhouse import event_rows, trajectory_rows
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import UNKNOWN, NativeLag, tables_of
 from tests.streams.builders import event, facts
@@ -48,6 +48,7 @@ def test_the_module_was_built_for_all_types_and_fields() -> None:
     assert SPEEDUPS is not None
     assert not LAG, f"the C++ is to be written: {LAG}"
     assert not event_rows.LAG, f"the C++ is to be written: {event_rows.LAG}"
+    assert not trajectory_rows.LAG, f"the C++ is to be written: {trajectory_rows.LAG}"
 
 
 def test_known_types_and_fields_are_no_lag() -> None:
@@ -120,7 +121,7 @@ def test_a_type_with_an_unknown_default_is_left_to_python() -> None:
     assert tables_of((Painted,), {"painted.v1": "colour"})[1] == NativeLag(types=frozenset({"painted.v1"}))
 
 
-@pytest.mark.parametrize("annotation", [tuple[int, int], int | str, dict[str, int], list[float], set[str]])
+@pytest.mark.parametrize("annotation", [tuple[int, int], int | str, dict[str, float], list[float], set[str]])
 def test_a_type_with_an_unreadable_field_is_left_to_python_unless_the_field_is_new(annotation: Any) -> None:
     class Odd(Record):
         TYPE: ClassVar[str] = "t.v1"

@@ -8,12 +8,15 @@ import sys
 import pytest
 
 from headrace.deploy.system.ports import HOST, free_port
+from headrace.schemas.examples import EXAMPLES
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.clickhouse import sink
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.sink_config import SinkConfig
+from headrace.streams.raw import StoredRecord
 from tests.streams.builders import event, log, session, started
 
 PROGRAM = """
@@ -37,13 +40,15 @@ def digest_of_a_log() -> str:
 
 
 def digest_of_columns() -> str:
-    """Digest of the rows of a session, and of a record that has none."""
-    batch = convert(
-        map(arrival_of, [*log(session("s1", "ask", "tool", "prune")), event("s1", 9, started(), value=b"")])
-    )
-    ((_, rows),) = batch.tables
+    """Digest of the rows of a session, of its trajectory, and of a record that has none."""
+    facts = [*log(session("s1", "ask", "tool", "prune")), event("s1", 9, started(), value=b"")]
+    assembled = EXAMPLES[Trajectory.TYPE]
+    trajectory = StoredRecord("trajectories", 0, 7, 1, b"t", assembled.message.value, assembled.message.headers)
+    batch = convert([*map(arrival_of, facts), trajectory])
+    assert [table.name for table, _ in batch.tables] == ["events", "trajectories"]
     assert len(batch.unreadable) == 1
-    return hashlib.sha256(repr((rows.schema.to_string(), rows.to_pylist())).encode()).hexdigest()
+    rows = [(rows.schema.to_string(), rows.to_pylist()) for _, rows in batch.tables]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
 def test_the_same_log_gives_the_same_result_without_the_module() -> None:
