@@ -16,11 +16,6 @@ Z = 1.96
 FEW = 30
 """Number of observations below which a value is faded."""
 
-CLUSTER = "cityHash64(multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id))"
-"""Expression: the cluster of a row with group, task and trajectory, as a number: trajectories that share a task, whose
-values are not independent, are those of a group, or of an evaluation's task. Two clusters with one number, of which
-there are less than one in a million runs, would count as one for the interval, and not change the mean."""
-
 
 _SIZE = "if(error > 0, least(centre * (1 - centre) / (error * error), toFloat64(observations)), toFloat64(clusters))"
 _WILSON = f"""WITH {_SIZE} AS size,
@@ -33,9 +28,9 @@ _WILSON = f"""WITH {_SIZE} AS size,
 def clustered_mean(rows: str, keys: str, mean: str, n: str, *, share: bool = False) -> str:
     """Returns a query for the mean of ``value`` by ``keys``, with its 95 % interval.
 
-    ``rows`` is a query with the columns ``keys``, ``cluster`` (a number, :data:`CLUSTER`) and ``value``. The result has
-    the columns ``keys``, ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``; the interval is null for a
-    single cluster. ``share``: whether all values are 0 or 1; the interval is then Wilson's.
+    ``rows`` is a query with the columns ``keys``, ``cluster`` (a number, ``slices.CLUSTER``) and ``value``. The result
+    has the columns ``keys``, ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``; the interval is null
+    for a single cluster. ``share``: whether all values are 0 or 1; the interval is then Wilson's.
     """
     each = ", ".join(f"any({key}) AS {key}" for key in keys.split(", "))
     clause, low, high = "", f"centre - {Z} * error", f"centre + {Z} * error"

@@ -1,7 +1,8 @@
 """The panels of the page that compares two sides, A and B: ranges of policy versions of one run or of two."""
 
-from headrace.deploy.dashboard.certainty import CLUSTER, Z, clustered_mean
+from headrace.deploy.dashboard.certainty import Z, clustered_mean
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+from headrace.streams.clickhouse.slices import CLUSTER
 from headrace.streams.clickhouse.views import latest_rewards
 
 MAX_TASKS = 200

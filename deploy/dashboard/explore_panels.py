@@ -4,7 +4,8 @@ from headrace.deploy.dashboard.overview_panels import MAX_LISTED_RUNS
 from headrace.deploy.dashboard.panel import OF_RUN, Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.selection import MAX_SHOWN
 from headrace.deploy.dashboard.slice_panels import CHOICES
-from headrace.deploy.dashboard.slices import CUTS, MATCHES, TOOL_NAMES
+from headrace.deploy.dashboard.slices import CUTS, MATCHES
+from headrace.streams.clickhouse.slices import TOOL_NAMES
 from headrace.streams.clickhouse.views import trajectory_facts
 
 _FILTERS = " AND ".join(

@@ -2,7 +2,7 @@
 
 from headrace.deploy.dashboard.activity_panel import ACTIVITY
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import STARTS, Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.slice_panels import (
     CHOICES,
     COMPONENTS,
@@ -15,7 +15,7 @@ from headrace.deploy.dashboard.slice_panels import (
     SOURCES,
     TOOLS,
 )
-from headrace.deploy.dashboard.slices import CUTS, IS_MEMBER
+from headrace.deploy.dashboard.slices import CUTS, IS_IN_FLIGHT, IS_MEMBER
 
 MAX_LISTED_RUNS = 2000
 """Most runs in a list: the most recently active ones; `all_runs` is how many there are."""
@@ -54,29 +54,37 @@ PANELS: tuple[Panel, ...] = (
         "The figures in the tiles at the top.",
         f"""
         SELECT
-            (SELECT uniqExact(trajectory_id) FROM {STARTS} WHERE {_RUN}) AS started,
+            (SELECT count() FROM starts FINAL WHERE {_RUN}) AS started,
             (SELECT uniqExact(trajectory_id) FROM step_members WHERE {_RUN}) AS trained,
             (SELECT uniqExact(trajectory_id) FROM rejected WHERE {_RUN}) AS rejected,
-            (SELECT uniqExact(id) FROM events
-             WHERE time > now64(3) - INTERVAL 1 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE) AS events_a_minute,
             (SELECT uniqExact(id) FROM dead_letters) AS dead_letters,
             (SELECT max(version) FROM weights WHERE {_RUN}) AS published,
             (SELECT uniqExact(version) FROM weights WHERE {_RUN}) AS versions,
             (SELECT max(step) FROM steps WHERE {_RUN}) AS step
         """,
-        window_s=60,
         title="Figures",
         form=Form.FIGURES,
         values=(
             Axis("started", "Trajectories started", Unit.COUNT),
             Axis("trained", "Trained", Unit.COUNT),
             Axis("rejected", "Rejected", Unit.COUNT),
-            Axis("events_a_minute", "Events in the last minute, of all runs", Unit.COUNT),
             Axis("dead_letters", "Dead letters, of all runs", Unit.COUNT),
             Axis("published", "Version published", Unit.VERSION),
             Axis("versions", "Versions published", Unit.COUNT),
             Axis("step", "Step", Unit.STEP),
         ),
+    ),
+    Panel(
+        "pace",
+        "Events in the last minute, of all runs. Apart from the other figures, because it changes with time alone.",
+        """
+        SELECT uniqExact(id) AS events_a_minute FROM events
+        WHERE time > now64(3) - INTERVAL 1 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
+        """,
+        window_s=60,
+        title="Events",
+        form=Form.FIGURES,
+        values=(Axis("events_a_minute", "Events in the last minute, of all runs", Unit.COUNT),),
     ),
     CHOICES,
     REWARD,
@@ -126,10 +134,8 @@ PANELS: tuple[Panel, ...] = (
             SELECT 'rejected' AS fate, reason, uniqExact(trajectory_id) FROM rejected
             WHERE {_RUN} AND {IS_MEMBER} GROUP BY reason
             UNION ALL
-            SELECT 'pending' AS fate, '' AS reason, uniqExact(trajectory_id) FROM {STARTS}
-            WHERE {_RUN} AND {IS_MEMBER}
-              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members)
-              AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected)
+            SELECT 'pending' AS fate, '' AS reason, count() FROM starts FINAL
+            WHERE {_RUN} AND {IS_MEMBER} AND {IS_IN_FLIGHT}
         )
         WHERE trajectories > 0 ORDER BY trajectories DESC, fate, reason
         """,

@@ -22,12 +22,6 @@ Columns: TypeAlias = dict[str, list[Any]]
 OF_RUN = "({run:String} = '' OR run = {run:String})"
 """Condition that a row belongs to the selected run."""
 
-STARTS = (
-    "(SELECT trajectory_id, started_run AS run, started_group_id AS group_id, started_purpose AS purpose FROM events "
-    "WHERE type = 'headrace.trajectory.started.v1')"
-)
-"""The start events of trajectories; an event that was written twice has two rows."""
-
 
 class Form(StrEnum):
     """How a panel is drawn."""

@@ -50,7 +50,7 @@ SHARED_PANELS: Mapping[str, frozenset[str]] = {
 """Page → its panels whose rows are all of the chosen run. The rows of ``runs`` are filtered. Left out are
 alerts, whose sentences name other things, lists of slices, which name tenants, and what is measured of all runs."""
 
-_TOTALS_OF_ALL = ("events_a_minute", "dead_letters")
+_TOTALS_OF_ALL = ("dead_letters",)
 """Columns of ``totals`` that count all runs."""
 
 _SPECIFICATIONS = "/api/panels"

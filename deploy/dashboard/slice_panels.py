@@ -1,17 +1,16 @@
 """The overview's panels about trajectories, each cut by slices: rewards, components, lengths and tools by version."""
 
-from headrace.deploy.dashboard.certainty import CLUSTER, FEW, Z, clustered_mean, variance_of_sums
+from headrace.deploy.dashboard.certainty import FEW, Z, clustered_mean, variance_of_sums
 from headrace.deploy.dashboard.panel import OF_RUN, Axis, Form, Panel, Unit
-from headrace.deploy.dashboard.slices import (
-    CUTS,
+from headrace.deploy.dashboard.slices import CUTS, IS_CUT, MATCHES, MAX_CHOICES, SLICE, scored
+from headrace.streams.clickhouse.slices import (
+    ANY_LABELS,
+    CLUSTER,
     EVERY_SLICE,
-    LABELS,
     LABELS_OF_TRAJECTORY,
-    MATCHES,
-    MAX_CHOICES,
     SAME_SLICES,
-    SLICE,
-    scored,
+    SUMS,
+    sums_by_slice,
 )
 
 MAX_VERSIONS = 2000
@@ -23,10 +22,6 @@ SPAN = 5
 _ROWS = MAX_VERSIONS * 5
 _VERSION = Axis("version", "Policy version", Unit.VERSION)
 _TRAINING = "purpose = 'train' AND role != 'frozen' AND version IS NOT NULL"
-_ANY_LABELS = ", ".join(f"any({label}) AS {label}" for label in LABELS.split(", "))
-_SAME_SLICES = ", ".join(
-    f"{expression} AS {name}" for expression, name in zip(SAME_SLICES, ("labels_number", "length_number"), strict=True)
-)
 _INTERVAL = "Band: 95 % interval, attempts at one task taken together."
 
 
@@ -147,6 +142,25 @@ REWARD = _by_version(
     "have no policy version and are counted below.",
 )
 
+_IS_COMPUTED = f"({{run:String}} = '' OR {IS_CUT})"
+COMPUTED_SUMS = sums_by_slice(
+    f"(SELECT * FROM {scored(labelled=_IS_COMPUTED, of=f' AND {_IS_COMPUTED}')} "
+    f"WHERE {_TRAINING} AND normalised IS NOT NULL)"
+)
+"""Query: sums of the rewards by slice and version, from the rewards."""
+SUMS_OF_RUN = f"""
+                    -- of one run that is not cut, the sums that are kept
+                    SELECT kind, slice, toInt64(version) AS version, {", ".join(SUMS)}
+                    FROM slice_sums FINAL
+                    ARRAY JOIN kinds AS kind, slices AS slice, {", ".join(f"{c} AS {n}" for n, c in SUMS.items())}
+                    WHERE run = {{run:String}} AND NOT {_IS_COMPUTED}
+                    UNION ALL
+                    SELECT kind, slice, version, {", ".join(SUMS)} FROM (
+{COMPUTED_SUMS}
+                    )
+                """
+"""Query: the same sums, as they are kept, or computed if they are not."""
+
 FALLS = Panel(
     "falls",
     f"The largest fall of the reward in each slice: {SPAN} versions from one version on against the {SPAN} before it, "
@@ -162,36 +176,18 @@ FALLS = Panel(
                    sqrt({variance_of_sums("before", "q0", "p0", "w0", "m0", "g0")}
                       + {variance_of_sums("after", "q1", "p1", "w1", "m1", "g1")}) AS error
             FROM (
-                SELECT kind, slice, sampled_by AS since,
-                       sum(s) OVER earlier AS s0, sum(m) OVER earlier AS m0, sum(q) OVER earlier AS q0,
-                       sum(p) OVER earlier AS p0, sum(w) OVER earlier AS w0, sum(g) OVER earlier AS g0,
-                       sum(s) OVER later AS s1, sum(m) OVER later AS m1, sum(q) OVER later AS q1,
-                       sum(p) OVER later AS p1, sum(w) OVER later AS w1, sum(g) OVER later AS g1
-                FROM (
-                    SELECT kind, slice, sampled_by, sum(t) AS s, sum(k) AS m, sum(t * t) AS q, sum(t * k) AS p,
-                           sum(k * k) AS w, count() AS g, uniqExact(slice) OVER (PARTITION BY kind) AS slices
-                    FROM (
-                        -- a group counts as a whole at its oldest version: its attempts are one cluster
-                        SELECT any(place.1) AS kind, any(place.2) AS slice, min(own) AS sampled_by, cluster,
-                               sum(total) AS t, sum(held) AS k
-                        FROM (
-                            SELECT own, apart, cluster, total, held, {EVERY_SLICE} AS place, cityHash64(place) AS number
-                            FROM (
-                                SELECT own, apart, cluster, sum(score) AS total, count() AS held, {_ANY_LABELS}
-                                FROM (
-                                    SELECT toInt64(assumeNotNull(version)) AS own, cluster,
-                                           if(in_group, -1, own) AS apart, assumeNotNull(normalised) AS score, {LABELS},
-                                           {_SAME_SLICES}
-                                    FROM {scored(labelled="1")} WHERE {_TRAINING} AND normalised IS NOT NULL
-                                ) GROUP BY own, apart, cluster, labels_number, length_number
-                            )
-                        ) GROUP BY number, apart, cluster
-                    ) GROUP BY kind, slice, sampled_by
-                )
+                SELECT kind, slice, version AS since,
+                       sum(total) OVER earlier AS s0, sum(size) OVER earlier AS m0, sum(square) OVER earlier AS q0,
+                       sum(product) OVER earlier AS p0, sum(square_size) OVER earlier AS w0,
+                       sum(held_clusters) OVER earlier AS g0,
+                       sum(total) OVER later AS s1, sum(size) OVER later AS m1, sum(square) OVER later AS q1,
+                       sum(product) OVER later AS p1, sum(square_size) OVER later AS w1,
+                       sum(held_clusters) OVER later AS g1
+                FROM (SELECT *, uniqExact(slice) OVER (PARTITION BY kind) AS slices FROM ({SUMS_OF_RUN}))
                 WHERE kind = 'all' OR slices > 1  -- a kind with one slice repeats the run
-                WINDOW earlier AS (PARTITION BY kind, slice ORDER BY sampled_by
+                WINDOW earlier AS (PARTITION BY kind, slice ORDER BY version
                                    RANGE BETWEEN {SPAN} PRECEDING AND 1 PRECEDING),
-                       later AS (PARTITION BY kind, slice ORDER BY sampled_by
+                       later AS (PARTITION BY kind, slice ORDER BY version
                                  RANGE BETWEEN CURRENT ROW AND {SPAN - 1} FOLLOWING)
             )
             WHERE m0 >= {FEW} AND m1 >= {FEW} AND g0 > 1 AND g1 > 1
@@ -320,8 +316,8 @@ CHOICES = Panel(
         FROM (
             SELECT held, {EVERY_SLICE} AS place
             FROM (
-                SELECT count() AS held, {_ANY_LABELS}
-                FROM (SELECT {LABELS_OF_TRAJECTORY}, {_SAME_SLICES} FROM trajectories FINAL WHERE {OF_RUN})
+                SELECT count() AS held, {ANY_LABELS}
+                FROM (SELECT {LABELS_OF_TRAJECTORY}, {SAME_SLICES} FROM trajectories FINAL WHERE {OF_RUN})
                 GROUP BY labels_number, length_number
             )
         )

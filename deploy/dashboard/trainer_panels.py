@@ -6,7 +6,9 @@ A chart of metrics has a query of its own, for other clients, but the page draws
 from headrace.deploy.dashboard.activity_panel import ACTIVITY
 from headrace.deploy.dashboard.overview_panels import ALERT_COLUMNS, MAX_LISTED_RUNS
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import STARTS, Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.slices import IS_IN_FLIGHT
+from headrace.streams.clickhouse.views import latest_rewards
 from headrace.trainer.learning.metric_registry import METRICS
 
 MAX_POINTS = 600
@@ -192,20 +194,14 @@ TRAINER_PANELS: tuple[Panel, ...] = (
             (SELECT max(version) FROM weights WHERE {_RUN}) AS published,
             (SELECT toUnixTimestamp64Milli(max(time)) FROM steps WHERE {_RUN}) AS last_ms,
             (SELECT uniqExact(id) FROM alerts WHERE {_RUN} AND kind = 'step_skipped') AS skipped,
-            (SELECT uniqExact(group_id) FROM training WHERE {_RUN}
-             AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
-             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_waiting,
-            (SELECT uniqExact(group_id) FROM {STARTS}
-             WHERE group_id != '' AND {_RUN}
-             AND purpose IN ('', 'train')
-             AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
-             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_in_flight,
+            (SELECT uniqExact(group_id) FROM training WHERE {_RUN} AND {IS_IN_FLIGHT}) AS groups_waiting,
+            (SELECT uniqExact(group_id) FROM starts
+             WHERE group_id != '' AND {_RUN} AND purpose IN ('', 'train') AND {IS_IN_FLIGHT}) AS groups_in_flight,
             (SELECT if(count() = 0, NULL, argMax(max_groups, (version, time))) FROM budget WHERE {_RUN})
             AS groups_granted,
             (SELECT argMax(groups_per_step, (version, time)) FROM budget WHERE {_RUN}) AS groups_per_step,
-            (SELECT if(min(maximum) = max(maximum), max(maximum), NULL) FROM rewards_latest
-             WHERE {_RUN} AND purpose = 'train')
-            AS reward_maximum
+            (SELECT if(min(maximum) = max(maximum), max(maximum), NULL)
+             FROM ({latest_rewards(f"{_RUN} AND purpose = 'train'")})) AS reward_maximum
         """,
         title="Figures",
         form=Form.FIGURES,

@@ -19,6 +19,7 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJE
 from headrace.streams.clickhouse.batches import unstorable
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.commits import TopicCommits
+from headrace.streams.clickhouse.computed_tables import ComputedTables
 from headrace.streams.clickhouse.cuts import deduplication_token, halves
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused
 from headrace.streams.clickhouse.pending import TakenBatch
@@ -35,15 +36,21 @@ class BatchWriter:
     """Inserts batches, and reports the records that are in no table."""
 
     def __init__(
-        self, bootstrap: str, database: RetryingClient, producer: AIOKafkaProducer, commits: TopicCommits
+        self,
+        bootstrap: str,
+        database: RetryingClient,
+        producer: AIOKafkaProducer,
+        commits: TopicCommits,
+        computed: ComputedTables,
     ) -> None:
         """``bootstrap``: where refused records are read again. ``producer`` sends dead letters and alerts. ``commits``
-        knows the ids of the topics, which are part of the inserts' tokens.
+        knows the ids of the topics, which are part of the inserts' tokens. ``computed`` is told what was inserted.
         """
         self._bootstrap = bootstrap
         self._database = database
         self._producer = producer
         self._commits = commits
+        self._computed = computed
 
     async def write(self, place: TopicPartition, taken: TakenBatch, slots: asyncio.Semaphore) -> None:
         """Insert the batch ``taken`` of ``place``, once one of ``slots`` is free; then send dead letters for what is in
@@ -83,4 +90,6 @@ class BatchWriter:
                     continue
                 middle = parts[1].column("offset")[0].as_py()
                 left += [(parts[0], begin, middle), (parts[1], middle, stop)]
+            else:
+                self._computed.inserted(table, part)
         return refused

@@ -61,6 +61,7 @@ MAYBE_COUNT = ColumnType("Nullable(UInt32)", pa.uint32(), None)
 LABELS = ColumnType("Array(LowCardinality(String))", pa.list_(pa.string()), ())
 NAMES = ColumnType("Array(String)", pa.list_(pa.string()), (), codec="ZSTD(1)")
 COUNTS = ColumnType("Array(UInt32)", pa.list_(pa.uint32()), ())
+NUMBERS = ColumnType("Array(Float64)", pa.list_(pa.float64()), ())
 MAYBE_NUMBERS = ColumnType("Array(Nullable(Float64))", pa.list_(pa.float64()), ())
 NUMBERS_BY_NAME = ColumnType("Map(LowCardinality(String), Float64)", pa.map_(pa.string(), pa.float64()), ())
 COUNTS_BY_NAME = ColumnType("Map(LowCardinality(String), UInt32)", pa.map_(pa.string(), pa.uint32()), ())
@@ -116,10 +117,14 @@ class Table:
     """The column by which its rows are partitioned and expire; empty for one partition without expiry."""
     keep_ms: int = FOREVER
     """Retention of rows in milliseconds if it has no topic."""
+    newest_by: str = ""
+    """Column by which one of the rows of equal ``key`` is the last one; empty if that is the one written last."""
+    computed_from: tuple[str, ...] = ()
+    """Names of the tables from whose rows its rows are computed; empty for rows of records."""
 
     def __post_init__(self) -> None:
         names = {column.name for column in self.columns}
-        missing = ({*self.key, self.clock} - {""}) - names
+        missing = ({*self.key, self.clock, self.newest_by} - {""}) - names
         if missing:
             raise ValueError(f"table {self.name}: the columns {', '.join(sorted(missing))} of its key do not exist")
 

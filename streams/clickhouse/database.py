@@ -155,6 +155,10 @@ class RetryingClient:
         if self._client is not None:
             await asyncio.to_thread(insert, self._client, table, rows, token)
 
+    async def call_once(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call ``function`` with the client and ``arguments`` in a thread. Raises its exceptions."""
+        await asyncio.to_thread(function, self._client, *arguments)
+
     async def close(self) -> None:
         """Close the connections."""
         if self._client is not None:

@@ -48,6 +48,7 @@ def create_statement(table: Table, cluster: str = "", name: str = "") -> str:
     if any(column.name == "time" for column in table.columns) and table.clock != "time":
         columns += ",\n    INDEX by_time `time` TYPE minmax GRANULARITY 1"
     partition = f"\nPARTITION BY {partition_key(table)}" if table.clock else ""
+    newest = f"(`{table.newest_by}`)" if table.newest_by else ""
     settings = {"non_replicated_deduplication_window": DEDUPLICATION_WINDOW}
     if cluster:
         settings = {
@@ -60,7 +61,7 @@ def create_statement(table: Table, cluster: str = "", name: str = "") -> str:
         settings["ttl_only_drop_parts"] = 1
     return (
         f"CREATE TABLE IF NOT EXISTS {name or table.name}{on_cluster(cluster)}\n(\n{columns}\n)\n"
-        f"ENGINE = {'Replicated' if cluster else ''}ReplacingMergeTree{partition}\n"
+        f"ENGINE = {'Replicated' if cluster else ''}ReplacingMergeTree{newest}{partition}\n"
         f"ORDER BY ({', '.join(f'`{column}`' for column in table.key)})"
         + (f"\nTTL {expiry}" if expiry else "")
         + f"\nSETTINGS {', '.join(f'{key} = {value}' for key, value in settings.items())}\n"

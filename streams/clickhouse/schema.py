@@ -15,6 +15,8 @@ from headrace.streams.clickhouse.ddl import (
     view_statement,
 )
 from headrace.streams.clickhouse.migration import before_name, migration_of, new_name, outdated, rest_of_swap
+from headrace.streams.clickhouse.slice_sums import recompute_stale
+from headrace.streams.clickhouse.starts import add_missing_starts
 from headrace.streams.clickhouse.tables import PRICES, TABLES
 from headrace.streams.clickhouse.views import VIEWS
 
@@ -74,7 +76,17 @@ def migrate_tables(client: "Client", tables: Sequence[Table] = TABLES, *, cluste
         done.append(f"{name}: {after} rows")
         log.info("migrated the table %s, %d rows", name, after)
     ensure_tables(client, tuple(tables) if tables is not TABLES else TABLES, cluster=cluster)
+    if tables is TABLES:
+        compute_missing(client)
     return done
+
+
+def compute_missing(client: "Client") -> None:
+    """Compute the rows of `starts` and `slice_sums` that are missing, or older than the rows that they are computed
+    from: after a crash, or if the tables are new. Raises the client's ``ClickHouseError``.
+    """
+    add_missing_starts(client)
+    recompute_stale(client)
 
 
 def set_prices(client: "Client", prices: Mapping[str, Sequence[float]], currency: str) -> None:

@@ -28,6 +28,7 @@ from headrace.streams.clickhouse.batch_writer import BatchWriter
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
+from headrace.streams.clickhouse.computed_tables import ComputedTables
 from headrace.streams.clickhouse.cuts import resumed_cut
 from headrace.streams.clickhouse.database import RetryingClient, Stopped
 from headrace.streams.clickhouse.event_rows import LAG as EVENTS_LAG
@@ -290,16 +291,19 @@ async def _run(config: SinkConfig, stop: asyncio.Event, ready: Callable[[], None
             stack.push_async_callback(assigned.close)
             async with asyncio.TaskGroup() as tasks:
                 held = PendingPartitions()
-                writer = BatchWriter(config.bootstrap, database, producer, commits)
+                computed = ComputedTables(database)
+                writer = BatchWriter(config.bootstrap, database, producer, commits, computed)
                 cycle = WriteCycle(config, held, assigned, commits, writer, tasks)
                 sink = _Sink(config, consumer, assigned, commits, producer, held, cycle)
                 consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=assigned)
                 tasks.create_task(sink.watch_topics(stop))
                 tasks.create_task(give_signs(config, consumer, database, lambda: sink.rounds, commits.places, stop))
+                tasks.create_task(computed.run(stop))
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():
                     await sink.run_once()
                 await sink.finish()
+                await computed.finish()
         except* Stopped:
             log.info("stopped while ClickHouse did not answer; the remaining records are read again at the next start")

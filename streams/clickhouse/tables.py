@@ -25,6 +25,7 @@ from headrace.streams.clickhouse.columns import (
     NAME,
     NAMES,
     NUMBER,
+    NUMBERS,
     NUMBERS_BY_NAME,
     PLACE,
     TEXT,
@@ -136,6 +137,22 @@ EVENTS = Table(
     key=("trajectory_id", "seq", "id"),
     topic=topics.EVENTS,
     clock="logged_at",
+)
+STARTS = Table(
+    "starts",
+    "A trajectory that has started, until its start expires in `events`. Written a few seconds after the start is in "
+    "`events`.",
+    (
+        *(column for column in _RECORD if column.name not in ("time", "source")),
+        _TRAJECTORY,
+        _RUN,
+        _GROUP,
+        Column("purpose", LABEL, "train or evaluate."),
+    ),
+    key=("trajectory_id",),
+    topic=topics.EVENTS,
+    clock="logged_at",
+    computed_from=("events",),
 )
 TRAJECTORIES = Table(
     "trajectories",
@@ -252,6 +269,31 @@ REWARDS = Table(
     key=("trajectory_id", "spec", "id"),
     topic=topics.REWARDS,
     clock="logged_at",
+)
+SLICE_SUMS = Table(
+    "slice_sums",
+    "Sums of the rewards of a run's training rollouts by slice, for a policy version: what means, and their intervals "
+    "by cluster, are computed from. A cluster is a group, or else the attempts at one task by this version; a group "
+    "counts as a whole at its oldest version. Computed again some seconds after rewards or trajectories of the version "
+    "were written.",
+    (
+        Column("run", LABEL, "Training run."),
+        Column("version", COUNT, "Policy version."),
+        Column("computed_at", TIME, "When it was computed; of rows with equal run and version the newest holds."),
+        Column("rewards", PLACE, "Records of `rewards` with this run and oldest version that it is computed from."),
+        Column("trajectories", PLACE, "Records of `trajectories`, the same."),
+        Column("kinds", LABELS, "Of each slice: its kind, agent, source, tool, tenant, harness, length or all."),
+        Column("slices", NAMES, "Of each slice: its name; (none) for trajectories without a label of the kind."),
+        Column("totals", NUMBERS, "Of each slice: sum of the rewards, as shares of the largest possible reward."),
+        Column("sizes", COUNTS, "Of each slice: number of rewards."),
+        Column("squares", NUMBERS, "Of each slice: sum over clusters of the square of the cluster's total."),
+        Column("products", NUMBERS, "Of each slice: sum over clusters of the cluster's total times its size."),
+        Column("square_sizes", NUMBERS, "Of each slice: sum over clusters of the square of the cluster's size."),
+        Column("clusters", COUNTS, "Of each slice: number of clusters."),
+    ),
+    key=("run", "version"),
+    newest_by="computed_at",
+    computed_from=("rewards", "trajectories"),
 )
 TRAINING = Table(
     "training",
@@ -576,8 +618,10 @@ PRICES = Table(
 
 TABLES: tuple[Table, ...] = (
     EVENTS,
+    STARTS,
     TRAJECTORIES,
     REWARDS,
+    SLICE_SUMS,
     TRAINING,
     REJECTED,
     STEPS,
@@ -603,9 +647,9 @@ BY_NAME: dict[str, Table] = {table.name: table for table in TABLES}
 TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
     topic.name: filled
     for topic in topics.TOPICS
-    if (filled := tuple(table for table in TABLES if table.topic == topic))
+    if (filled := tuple(table for table in TABLES if table.topic == topic and not table.computed_from))
 }
-"""Topic → the tables that its records fill."""
+"""Topic → the tables that its records fill, without those that are computed from these."""
 
 STORED_TOPICS: tuple[topics.Topic, ...] = tuple(topic for topic in topics.TOPICS if topic.name in TABLES_OF_TOPIC)
 """Topics that have tables: the sink reads them."""

@@ -35,6 +35,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.database import insert
+from headrace.streams.clickhouse.schema import compute_missing
 from headrace.streams.processors.group import restore_group
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from headrace.streams.rewards.outcome import OUTCOME
@@ -98,6 +99,7 @@ def fill(client: "Client", count: int) -> int:
             records |= _users(derived["trajectories"][::10], logged, log.ends["feedback"], rng)
             log.write(records)
         log.wait()
+    compute_missing(client)
     return groups * GROUP
 
 
@@ -122,6 +124,7 @@ def copy(client: "Client", times: int) -> None:
             f"(SELECT number + 1 AS copy FROM numbers({times})) AS copies "
             "SETTINGS max_partitions_per_insert_block = 0, optimize_on_insert = 0"
         )
+    compute_missing(client)
 
 
 _RENAMED = {

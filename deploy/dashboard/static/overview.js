@@ -95,6 +95,7 @@ function rewardTile(title, found, run) {
 
 function drawTiles(panels, chosen) {
   const [totals] = rowsOf(panels.totals);
+  const [pace] = rowsOf(panels.pace);
   const groups = rowsOf(panels.groups);
   const count = (keep) => groups.filter(keep).reduce((sum, row) => sum + row.groups, 0);
   const [kept, all] = [count((row) => row.fate === "kept"), count(() => true)];
@@ -105,7 +106,7 @@ function drawTiles(panels, chosen) {
     rewardTile("Reward, training", ends(panels.reward, "train"), rowsOf(panels.runs).find((row) => row.run === chosen)),
     rewardTile("Reward, held out", ends(panels.reward, "greedy") ?? ends(panels.reward, "sampled") ?? ends(panels.reward, "evaluate")),
     tile("Policy version", totals.versions ? "v" + totals.published : "–", served < 0 ? "none served yet" : `v${served} served, step ${totals.step}`),
-    tile("Trajectories", number(totals.started), `${number(totals.events_a_minute)} events per minute`),
+    tile("Trajectories", number(totals.started), pace ? `${number(pace.events_a_minute)} events per minute` : ""),
     tile("Trained", number(totals.trained), `${number(totals.rejected)} rejected, ${number(pending)} pending`),
     tile("Groups kept", all ? Math.round((100 * kept) / all) + " %" : "–", all ? `${number(kept)} of ${number(all)}` : "none yet"),
   );

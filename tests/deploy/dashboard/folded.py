@@ -16,7 +16,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.streams.clickhouse.schema import ensure_tables
+from headrace.streams.clickhouse.schema import compute_missing, ensure_tables
 from headrace.streams.drive import drive
 from headrace.streams.topology import TOPOLOGY, with_run
 from tests.streams.clickhouse.stored_log import NOW_MS, StoredLog
@@ -95,4 +95,5 @@ def fill_cut_run(client: Client) -> int:
                 log.add(topic, key, record, id=derived_id(topic, number))
     log.write(client, "first")
     log.write(client, "again")
+    compute_missing(client)
     return len(VERSIONS) * len(SOURCES) * GROUPS * SIZE

@@ -9,7 +9,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.streams.clickhouse.columns import Row, Table, arrow_table
 from headrace.streams.clickhouse.database import insert
-from headrace.streams.clickhouse.schema import ensure_tables
+from headrace.streams.clickhouse.schema import compute_missing, ensure_tables
 from headrace.streams.clickhouse.tables import (
     ALERTS,
     APPLIED,
@@ -154,6 +154,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
     add(ALERTS, run=run, part="follower", kind="canary_mismatch", severity="critical", message=alert)
     for table, lines in rows.values():
         insert(client, table, arrow_table(table, lines), f"seed:{run}:{table.name}")
+    compute_missing(client)
 
 
 def seed_start(client: Client, run: str) -> None:
@@ -164,3 +165,4 @@ def seed_start(client: Client, run: str) -> None:
     row = {"time": now, "logged_at": now, "offset": 0, "id_sent": f"{run}-start", "trajectory_id": f"{run}-t"}
     row |= {**started, "started_run": run, "started_purpose": "train"}
     insert(client, EVENTS, arrow_table(EVENTS, [row]), f"seed:{run}:start")
+    compute_missing(client)

@@ -273,7 +273,7 @@ def test_the_stream_sends_the_snapshot_and_then_only_changes(dashboard: str, cli
                 assert message["partial"]
                 changed |= message["panels"]
         assert changed["totals"]["published"] == [99]
-        assert changed.keys() <= {"totals", "versions", "lag"}
+        assert changed.keys() <= {"totals", "versions", "lag", "pace"}
 
 
 @pytest.mark.clickhouse

@@ -19,12 +19,13 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.envelope import Envelope
-from headrace.schemas.events import FeedbackGiven, ToolCalled
+from headrace.schemas.events import FeedbackGiven, ToolCalled, TrajectoryStarted
 from headrace.schemas.ids import derived_id
 from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import partitions_of, read_to_end
 from headrace.schemas.kafka.sending import send
+from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.reference import Reference
@@ -139,6 +140,34 @@ async def test_every_record_of_the_log_is_in_the_database(kafka: str, clickhouse
     in_log = {(record.partition, record.offset) async for record in read_to_end(kafka, EVENTS)}
     assert {(partition, offset) for partition, offset, _ in places} <= in_log
     assert {str(id) for _, _, id in places} == {derived_id("plain-7", sequence) for sequence in range(10)}
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_starts_and_sums_of_what_was_written_are_there_when_the_sink_has_stopped(
+    kafka: str, clickhouse: str
+) -> None:
+    def message(payload: Record, id: str) -> Message:
+        name = "summed-0"
+        sequence = 0 if isinstance(payload, TrajectoryStarted) else None
+        envelope = Envelope(id, payload.TYPE, "/test", 1_700_000_000_000, name, sequence)
+        return encode(payload, key=name, envelope=envelope)
+
+    scored = Reward(
+        trajectory_id="summed-0", trajectory=Reference(partition=0, offset=0), run="summed", spec="s@1", total=1.0,
+        maximum=2.0, oldest_version=3, group_id="g", ended_ms=1,
+    )  # fmt: skip
+    async with open_producer(kafka) as producer:
+        started = message(TrajectoryStarted(task_id="t", agent="a", run="summed"), derived_id("summed", 0))
+        await (await send(producer, EVENTS, started))
+        await (await send(producer, REWARDS, message(scored, derived_id("summed", "reward"))))
+    rewards = "SELECT count() FROM rewards WHERE run = 'summed'"
+    async with running_sink(SinkConfig(kafka, clickhouse, group="summed")):
+        await until(clickhouse, events_of("summed"), 1)
+        await until(clickhouse, rewards, 1)
+    assert count(clickhouse, "SELECT count() FROM starts FINAL WHERE run = 'summed'") == 1
+    sums = "FROM slice_sums FINAL ARRAY JOIN kinds AS kind, totals AS total WHERE run = 'summed' AND version = 3"
+    assert count(clickhouse, f"SELECT count() {sums} AND total = 0.5") == 7  # six kinds of slice, and all
 
 
 @pytest.mark.kafka

@@ -30,7 +30,7 @@ from headrace.streams.clickhouse.ddl import (
     view_statement,
 )
 from headrace.streams.clickhouse.schema import ensure_tables, present_table
-from headrace.streams.clickhouse.tables import EVENTS, FEEDBACK, TABLES, TABLES_OF_TOPIC
+from headrace.streams.clickhouse.tables import EVENTS, FEEDBACK, STARTS, TABLES, TABLES_OF_TOPIC
 from headrace.streams.clickhouse.views import VIEWS
 
 NOW_MS = int(time() * 1000)
@@ -38,11 +38,15 @@ NOW_MS = int(time() * 1000)
 LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_every_table_but_lag_sinks_and_prices_has_a_topic() -> None:
+def test_every_table_but_lag_sinks_and_prices_has_a_topic_or_is_computed() -> None:
     assert set(TABLES_OF_TOPIC) <= {topic.name for topic in TOPICS}
     assert {table.name for tables in TABLES_OF_TOPIC.values() for table in tables} == (
-        {table.name for table in TABLES} - {"lag", "sinks", "prices"}
+        {table.name for table in TABLES} - {"lag", "sinks", "prices", "starts", "slice_sums"}
     )
+    computed = {table.name: table.computed_from for table in TABLES if table.computed_from}
+    assert computed == {"starts": ("events",), "slice_sums": ("rewards", "trajectories")}
+    # A start is kept as long as the event from which it is.
+    assert (STARTS.keep_days, STARTS.clock) == (EVENTS.keep_days, EVENTS.clock)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -75,6 +79,12 @@ def test_the_statement_of_a_small_table() -> None:
         "SETTINGS non_replicated_deduplication_window = 10000, min_bytes_for_wide_part = 50331648\n"
         "COMMENT 'A row\\'s row.'"
     )
+
+
+def test_of_rows_with_equal_keys_the_newest_by_a_column_may_hold() -> None:
+    table = Table("t", "", (Column("a", columns.COUNT, ""), Column("b", columns.TIME, "")), ("a",), newest_by="b")
+    assert "\nENGINE = ReplacingMergeTree(`b`)\n" in create_statement(table)
+    assert "\nENGINE = ReplicatedReplacingMergeTree(`b`)\n" in create_statement(table, "analysis")
 
 
 def test_a_key_must_name_existing_columns() -> None:
@@ -110,7 +120,7 @@ def test_a_table_gets_the_size_of_compact_parts_unless_somebody_has_set_one() ->
 def test_rows_expire_and_are_partitioned_by_the_retention_of_their_topic() -> None:
     for table in TABLES:
         if table.topic is None:
-            assert table.name in ("lag", "sinks", "prices")
+            assert table.name in ("lag", "sinks", "prices", "slice_sums")
             continue
         statement = create_statement(table)
         if table.topic.retention_ms == FOREVER or table.topic.compacted:
@@ -174,6 +184,7 @@ EXTREMES: dict[columns.ColumnType, list[Any]] = {
     columns.LABELS: [[], ["a", "b"]],
     columns.COUNTS: [[], [0, 2**32 - 1]],
     columns.NAMES: [[], ["call-1", ""]],
+    columns.NUMBERS: [[], [0.5, -1e308]],
     columns.MAYBE_NUMBERS: [[], [0.5, None]],
     columns.NUMBERS_BY_NAME: [[], [("loss", -1.5), ("kl", 0.0)]],
     columns.COUNTS_BY_NAME: [[], [("search", 3)]],

@@ -1,0 +1,99 @@
+"""Keeps the table `slice_sums`: sums of rewards by slice, a row for each policy version of a run.
+
+A row is computed from the tables as they are, so it is right after late rewards, duplicates and replays, and computing
+it again changes nothing.
+
+    recompute(client, "r1", {3})   the row of version 3, and those of versions that share groups with it
+    recompute_stale(client)        the rows of all versions of which something was written since
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from headrace.streams.clickhouse.slices import SUMS, labelled_rewards, sums_by_slice
+from headrace.streams.clickhouse.tables import SLICE_SUMS
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+AT_ONCE = 200
+"""Most versions in one statement."""
+
+_VERSIONS = "oldest_version IN {versions:Array(UInt32)}"
+_GROUPS = f"""(SELECT group_id FROM rewards WHERE run = {{run:String}} AND group_id != '' AND {_VERSIONS})"""
+_SHARING = f"""
+    SELECT DISTINCT assumeNotNull(oldest_version) FROM rewards
+    WHERE run = {{run:String}} AND oldest_version IS NOT NULL AND group_id IN {_GROUPS}
+"""
+# Counted before the sums are computed: of what is written meanwhile, the sums may have more, and never less.
+_COUNTS = f"""
+    SELECT oldest_version AS version, uniqExactIf(id, is_reward), uniqExactIf(id, NOT is_reward) FROM (
+        SELECT oldest_version, id, true AS is_reward FROM rewards WHERE run = {{run:String}} AND {_VERSIONS}
+        UNION ALL
+        SELECT oldest_version, id, false AS is_reward FROM trajectories WHERE run = {{run:String}} AND {_VERSIONS}
+    ) GROUP BY version
+"""
+_OF_RUN = (
+    "run = {run:String} AND purpose = 'train' AND role != 'frozen' AND oldest_version IS NOT NULL "
+    f"AND ({_VERSIONS} OR group_id IN {_GROUPS})"
+)
+_RECOMPUTE = f"""
+    INSERT INTO {SLICE_SUMS.name} (run, version, computed_at, rewards, trajectories, kinds, slices,
+                                   {", ".join(SUMS.values())})
+    SELECT {{run:String}} AS run, place.1, now64(3, 'UTC'), place.2, place.3, kinds, slices, {", ".join(SUMS.values())}
+    FROM (
+        SELECT arrayJoin(arrayZip({{versions:Array(UInt32)}}, {{rewards:Array(UInt64)}},
+                                  {{trajectories:Array(UInt64)}})) AS place, place.1 AS own
+    ) AS wanted
+    LEFT ANY JOIN (
+        SELECT toUInt32(version) AS own, groupArray(kind) AS kinds, groupArray(slice) AS slices,
+               {", ".join(f"groupArray({each}) AS {column}" for each, column in SUMS.items())}
+        FROM ({sums_by_slice(labelled_rewards(_OF_RUN, _OF_RUN, "normalised IS NOT NULL"))})
+        WHERE has({{versions:Array(UInt32)}}, version) GROUP BY own
+    ) AS summed USING (own)
+"""
+_STALE = f"""
+    SELECT run, groupArray(version) FROM (
+        SELECT run, assumeNotNull(oldest_version) AS version,
+               uniqExactIf(id, is_reward) AS rewards, uniqExactIf(id, NOT is_reward) AS trajectories
+        FROM (
+            SELECT run, oldest_version, id, true AS is_reward FROM rewards
+            UNION ALL
+            SELECT run, oldest_version, id, false AS is_reward FROM trajectories
+        ) WHERE run != '' AND oldest_version IS NOT NULL GROUP BY run, version
+    ) AS held
+    LEFT ANY JOIN (
+        SELECT run, version, rewards AS known_rewards, trajectories AS known_trajectories
+        FROM {SLICE_SUMS.name} FINAL
+    ) AS known USING (run, version)
+    -- more, and not others: trajectories expire
+    WHERE rewards > known_rewards OR trajectories > known_trajectories
+    GROUP BY run
+"""
+
+
+def recompute(client: "Client", run: str, versions: Collection[int]) -> None:
+    """Compute the rows of ``versions`` of ``run`` again, of which rewards or trajectories were written, and of versions
+    that share groups with them. Raises the client's ``ClickHouseError``.
+    """
+    ordered = sorted(versions)
+    for first in range(0, len(ordered), AT_ONCE):
+        _recompute(client, run, ordered[first : first + AT_ONCE])
+
+
+def recompute_stale(client: "Client") -> None:
+    """Compute the rows of versions again that do not count all records of theirs: after a crash, or if the table is
+    new. Raises the client's ``ClickHouseError``.
+    """
+    for run, versions in client.query(_STALE).result_rows:
+        recompute(client, run, versions)
+
+
+def _recompute(client: "Client", run: str, written: list[int]) -> None:
+    found = client.query(_SHARING, parameters={"run": run, "versions": written}).result_rows
+    versions = sorted({*written, *(version for (version,) in found)})
+    parameters = {"run": run, "versions": versions}
+    rows = client.query(_COUNTS, parameters=parameters).result_rows
+    counts = {version: counted for version, *counted in rows}
+    rewards, trajectories = ([counts.get(version, (0, 0))[at] for version in versions] for at in (0, 1))
+    client.command(_RECOMPUTE, parameters={**parameters, "rewards": rewards, "trajectories": trajectories})

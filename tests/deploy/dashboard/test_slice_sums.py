@@ -1,0 +1,126 @@
+"""The sums by slice that are kept are those of the rewards, whenever rewards come, how often and in what order."""
+
+import random
+from collections.abc import Iterator, Sequence
+from math import isclose
+from time import time
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.client import Client
+
+from headrace.deploy.dashboard.pages import PAGES
+from headrace.deploy.dashboard.selection import selection
+from headrace.deploy.dashboard.slice_panels import SUMS_OF_RUN
+from headrace.streams.clickhouse.columns import Row, Table, arrow_table
+from headrace.streams.clickhouse.computed_tables import versions_of
+from headrace.streams.clickhouse.database import insert, open_client
+from headrace.streams.clickhouse.schema import compute_missing, ensure_tables
+from headrace.streams.clickhouse.slice_sums import recompute
+from headrace.streams.clickhouse.tables import REWARDS, TRAJECTORIES
+
+pytestmark = pytest.mark.clickhouse
+
+RUN = "a 'run' \\ of ours"
+VERSIONS = 12
+NOW_MS = int(time() * 1000)
+
+
+def written(rng: random.Random) -> list[tuple[Table, Row]]:
+    """Rows of one run in a random order: groups over up to four versions, rollouts without a group or a version,
+    evaluations, frozen ones, revisions of rewards, records that were written twice.
+    """
+    rows: list[tuple[Table, Row]] = []
+    for number in range(150):
+        group = rng.choice((f"g{number}", f"g{number}", ""))
+        version, size = rng.randrange(VERSIONS), rng.choice((1, 4, 4))
+        for member in range(size):
+            name = f"t{number}-{member}"
+            both = {
+                "logged_at": NOW_MS, "offset": len(rows), "trajectory_id": name, "run": RUN, "group_id": group,
+                "task_id": f"task{number % 20}", "purpose": rng.choice(("train", "train", "train", "evaluate")),
+                "role": rng.choice(("trainable", "trainable", "trainable", "frozen")), "agent": rng.choice("ab"),
+                "tenant": rng.choice(("", "x")),
+                "oldest_version": rng.choice((None, *[min(version + late, VERSIONS) for late in (0, 0, 0, 1, 3)])),
+            }  # fmt: skip
+            tools = rng.sample(["grep", "read", "search"], rng.randrange(4))
+            labels = {"task_source": rng.choice(("", "wide", "deep")), "tools": [(tool, 1) for tool in tools]}
+            sampled = {"sampled_tokens": rng.choice((10, 100, 1000))}
+            rows.append((TRAJECTORIES, {**both, "id_sent": name, **labels, **sampled}))
+            for revision in range(rng.choice((1, 1, 1, 2))):
+                value = rng.choice((None, *[rng.random()] * 9))
+                score = {"spec": "s@1", "revision": revision, "normalised": value}
+                rows.append((REWARDS, {**both, "id_sent": f"{name}-{revision}", "offset": len(rows), **score}))
+    rows += rng.sample(rows, 30)
+    rng.shuffle(rows)
+    return rows
+
+
+@pytest.fixture
+def client(clickhouse: str) -> Iterator[Client]:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    for table in ("rewards", "trajectories", "slice_sums"):
+        client.command(f"TRUNCATE TABLE {table}")
+    yield client
+    client.close()
+
+
+def sums(client: Client, run: str) -> list[tuple[Any, ...]]:
+    """The sums of ``run``: those that are kept, or, for all runs, those that are computed from the rewards."""
+    parameters = selection(PAGES[0].parameters, {"run": run})
+    query = f"SELECT * FROM ({SUMS_OF_RUN}) ORDER BY kind, slice, version"
+    return [tuple(row) for row in client.query(query, parameters=parameters).result_rows]
+
+
+def are_equal(one: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]]) -> bool:
+    return len(one) == len(other) and all(
+        left[:3] == right[:3] and all(isclose(*pair, rel_tol=1e-9) for pair in zip(left[3:], right[3:], strict=True))
+        for left, right in zip(one, other, strict=True)
+    )
+
+
+def store(client: Client, rows: Sequence[tuple[Table, Row]], token: str) -> set[int]:
+    """Insert ``rows``; returns the versions that they are of."""
+    found = set[int]()
+    for table in (TRAJECTORIES, REWARDS):
+        if chosen := [row for each, row in rows if each is table]:
+            inserted = arrow_table(table, chosen)
+            insert(client, table, inserted, f"{token}:{table.name}")
+            found |= versions_of(inserted).get(RUN, set())
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kept_sums_equal_computed_ones_after_every_batch_and_after_a_replay(client: Client, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = written(rng)
+    batches = [rows[at : at + 120] for at in range(0, len(rows), 120)]
+    for number, batch in enumerate(batches):
+        recompute(client, RUN, store(client, batch, f"{seed}:{number}"))
+        computed = sums(client, "")
+        assert are_equal(sums(client, RUN), computed)
+    assert {kind for kind, *_ in computed} == {"all", "agent", "source", "tool", "tenant", "harness", "length"}
+    assert sum(clusters for kind, *_, clusters in computed if kind == "all") > 50
+    for number, batch in enumerate(batches[:2]):
+        recompute(client, RUN, store(client, batch, f"again:{seed}:{number}"))
+    assert are_equal(sums(client, RUN), computed)
+
+
+def test_what_a_crash_left_out_is_found_and_nothing_else_is_computed_again(client: Client) -> None:
+    rows = written(random.Random(3))
+    store(client, rows[:200], "before")
+    compute_missing(client)
+    assert are_equal(sums(client, RUN), sums(client, ""))
+
+    store(client, rows[200:201], "lost")
+    recompute_of = "SELECT version, max(computed_at) FROM slice_sums GROUP BY version"
+    before = dict(client.query(recompute_of).result_rows)
+    compute_missing(client)
+    assert are_equal(sums(client, RUN), sums(client, ""))
+    after = dict(client.query(recompute_of).result_rows)
+    assert 1 <= sum(before.get(version) != moment for version, moment in after.items()) < len(after)
+
+    store(client, rows[:200], "twice")
+    compute_missing(client)
+    assert dict(client.query(recompute_of).result_rows) == after
