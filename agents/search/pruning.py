@@ -81,7 +81,8 @@ class BudgetedTask:
     @property
     def facts(self) -> dict[str, Any]:
         """The question's facts, with the budget."""
-        return {**self.task.facts, "budget": self.limits.budget}
+        facts, budget = self.task.facts, self.limits.budget
+        return {**facts, "budget": budget, "difficulty": f"{facts['hops']} hops, {budget} tokens"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class Observation(Record):
     """Agent; empty if unknown."""
     task_source: Name = ""
     """Where the task comes from: ``source`` of the task's data; empty if it has none."""
+    difficulty: Name = ""
+    """Difficulty of the task, of an attempt; empty if the task names none."""
     spec: Name = ""
     """Reward spec with its version, of a reward; the signal, of feedback."""
     tenant: Name = ""

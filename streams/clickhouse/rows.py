@@ -22,6 +22,7 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.watch import Readings
 from headrace.schemas.records.weights import Applied, Weights
+from headrace.schemas.task_labels import difficulty, label_of
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import (
     JSON_TEXT,
@@ -182,16 +183,10 @@ def _trajectory(trajectory: Trajectory, subject: str) -> Rows:
             "tenant": started.tenant or "",
             "consent": started.consent,
             "task": _json(started.task),
-            "task_source": _label_of(started.task, ("source",)),
-            "difficulty": _label_of(started.task, tables.DIFFICULTY_FIELDS),
+            "task_source": label_of(started.task, ("source",)),
+            "difficulty": difficulty(started.task),
         }
     yield tables.TRAJECTORIES, row
-
-
-def _label_of(task: dict[str, Any], names: Iterable[str]) -> str:
-    """Returns the first of the fields ``names`` of ``task`` that is a text or a number, as text; empty without one."""
-    values = (task.get(name) for name in names)
-    return next((str(value) for value in values if isinstance(value, str | int | float) and value != ""), "")
 
 
 def _reward(reward: Reward, subject: str) -> Rows:

@@ -11,6 +11,7 @@ The views (:mod:`views`) show every row once.
 
 from headrace.schemas import topics
 from headrace.schemas.events import ModelCalled, TrajectoryStarted
+from headrace.schemas.task_labels import DIFFICULTY_FIELDS
 from headrace.streams.clickhouse.columns import (
     COUNT,
     COUNTS,
@@ -70,8 +71,6 @@ _RECORD = (
         from_old="now64(3, 'UTC')",
     ),
 )
-DIFFICULTY_FIELDS = ("difficulty", "level", "hops", "size", "lookups")
-"""Fields of a task that state how hard it is, the first one first."""
 _RUN = Column("run", LABEL, "Training run, or recorded data set; empty if unknown.")
 _TRAJECTORY = Column("trajectory_id", NAME, "The trajectory.")
 _TASK = Column("task_id", NAME, "The task; empty if unknown.")

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.schemas.arrays import MAX_BYTES, MAX_LOGPROB, decode_array
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.task_labels import DIFFICULTY_FIELDS
 from headrace.streams.clickhouse.columns import (
     COUNT,
     COUNTS,
@@ -41,7 +42,7 @@ from headrace.streams.clickhouse.columns import (
     checked_array,
     in_turn,
 )
-from headrace.streams.clickhouse.tables import DIFFICULTY_FIELDS, TRAJECTORIES
+from headrace.streams.clickhouse.tables import TRAJECTORIES
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import NativeLag, tables_of
 

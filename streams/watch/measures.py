@@ -5,12 +5,14 @@ their own: charts compare their values from window to window.
 from collections import Counter
 from math import log1p
 
-from headrace.streams.watch.distances import correlation, deviation, kolmogorov_smirnov, wasserstein
+from headrace.streams.watch.distances import correlation, deviation, kolmogorov_smirnov, mean, wasserstein
 from headrace.streams.watch.shares import risen, shares_of
 from headrace.streams.watch.window import Guilt, Measure, Measured, Row, View, averaged
 
 FEW = 16
 """Fewest rows with a value that are measured."""
+DIFFICULTY_MIX = "difficulty_mix"
+"""Name of the reading that keeps how common each difficulty usually is."""
 
 
 def share(name: str, at_least: float = 0.5) -> Measure:
@@ -40,6 +42,32 @@ def average(name: str) -> Measure:
 def average_log(name: str) -> Measure:
     """The mean of log(1 + value ``name``), for counts that differ by factors."""
     return lambda view: averaged([log1p(max(0.0, value)) for value in view.column(name)], FEW)
+
+
+def average_log_at_usual_difficulty(name: str) -> Measure:
+    """The mean of log(1 + value ``name``) over tasks of the usual mix of difficulties: the mean of each difficulty
+    counts with its usual share (direct standardisation). So a curriculum that goes on to harder tasks is no change, and
+    an agent that takes longer over the same tasks is one. ``None`` if the window's difficulties are usually less than
+    half of the tasks.
+    """
+
+    def measure(view: View) -> Measured | None:
+        usual = view.shares.get(DIFFICULTY_MIX)
+        by_difficulty = dict[str, list[float]]()
+        for row in view.acted:
+            if name in row.values:
+                by_difficulty.setdefault(row.difficulty, []).append(log1p(max(0.0, row.values[name])))
+        if usual is None or by_difficulty.keys() == usual.share.keys() == {""}:
+            return averaged([value for values in by_difficulty.values() for value in values], FEW)
+        known = {each: values for each, values in sorted(by_difficulty.items()) if usual.share.get(each)}
+        weight = sum(usual.share[each] for each in known)
+        every = [value for values in known.values() for value in values]
+        if weight < 0.5 or len(every) < FEW:
+            return None
+        level = sum(usual.share[each] * mean(values) for each, values in known.items()) / weight
+        return Measured(level, len(every), deviation(every))
+
+    return measure
 
 
 def correlated(x: str, y: str) -> Measure:
@@ -83,6 +111,11 @@ def tenant_of(row: Row) -> tuple[str, ...]:
     return (row.tenant,)
 
 
+def difficulty_of(row: Row) -> tuple[str, ...]:
+    """The difficulty of the task, as a label."""
+    return (row.difficulty,)
+
+
 def risen_label(monitor: str) -> Measure:
     """How much the share of the label that has risen most is above its usual one; in [0, 1]. ``None`` in the first
     five windows, whose shares are not yet known."""
@@ -109,6 +142,7 @@ def shares_now(view: View, monitor: str) -> dict[str, float]:
 LABELS = {
     "action_trigram": labels_of,
     "drop_reason": labels_of,
+    DIFFICULTY_MIX: difficulty_of,
     "rejection_reason": labels_of,
     "source_mix": source_of,
     "tenant_mix": tenant_of,

@@ -85,6 +85,19 @@ _SD_UP = ChartRule(UP, 0.5, in_spreads=True)
 _SD_DOWN = ChartRule(DOWN, 0.5, in_spreads=True)
 _SD_BOTH = ChartRule(BOTH, 0.5, in_spreads=True)
 
+
+def _difficulty_mix(lane: Lane) -> Monitor:
+    return Monitor(
+        m.DIFFICULTY_MIX,
+        lane,
+        Kind.INPUT,
+        "How much more common one difficulty of tasks is than usual. A reading: a curriculum changes it by design.",
+        m.risen_label(m.DIFFICULTY_MIX),
+        None,
+        m.labelled(m.DIFFICULTY_MIX),
+    )
+
+
 FREE_PRUNES = 3
 """Prune calls in a row that are usual."""
 MANY_REPEATS = 8
@@ -93,6 +106,7 @@ MANY_IDLE = 3
 """Sub-agents of an attempt that do not finish from which on they are many."""
 
 ATTEMPTS = (
+    _difficulty_mix(Lane.ATTEMPT),
     _attempt(
         "action_trigram",
         "A sequence of three actions has become much more common than it was: the policy may have found a trick.",
@@ -144,15 +158,16 @@ ATTEMPTS = (
     ),
     _attempt(
         "turns",
-        "Attempts have become longer, in turns.",
-        m.average_log("turns"),
+        "Attempts at tasks of equal difficulty have become longer, in turns.",
+        m.average_log_at_usual_difficulty("turns"),
         _SD_UP,
         m.high("turns"),
     ),
     _attempt(
         "tokens",
-        "Attempts have become longer, in sampled tokens: padding may have become worth something.",
-        m.average_log("tokens"),
+        "Attempts at tasks of equal difficulty have become longer, in sampled tokens: padding may have become worth "
+        "something.",
+        m.average_log_at_usual_difficulty("tokens"),
         _SD_UP,
         m.high("tokens"),
     ),
@@ -374,6 +389,7 @@ FATES = (
 )
 
 INPUTS = (
+    _difficulty_mix(Lane.INPUT),
     Monitor(
         "source_mix",
         Lane.INPUT,
@@ -396,8 +412,8 @@ INPUTS = (
         "prompt_tokens",
         Lane.INPUT,
         Kind.INPUT,
-        "Prompts have become longer or shorter.",
-        m.average_log("prompt_tokens"),
+        "Prompts of tasks of equal difficulty have become longer or shorter.",
+        m.average_log_at_usual_difficulty("prompt_tokens"),
         ChartRule(BOTH, 0.5, in_spreads=True),
         m.high("prompt_tokens"),
         adapts=True,

@@ -16,7 +16,7 @@ from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
-from headrace.schemas.task_labels import is_tripwire, marked, task_source
+from headrace.schemas.task_labels import difficulty, is_tripwire, marked, task_source
 from headrace.streams.watch.actions import SAY, actions, longest_streak, prune_streak, trigrams
 
 Observed: TypeAlias = Trajectory | Reward | Rejection | FeedbackGiven
@@ -90,6 +90,7 @@ def observe_attempt(trajectory: Trajectory) -> Observation:
         run=started.run if started else "",
         agent=started.agent if started else "",
         task_source=task_source(task),
+        difficulty=difficulty(task)[:MAX_NAME],
         tenant=(started.tenant or "") if started else "",
         version=versions[-1] if versions else None,
         values=values,

@@ -52,6 +52,8 @@ class Row:
     """Task source."""
     tenant: str = ""
     """Tenant."""
+    difficulty: str = ""
+    """Difficulty of the task; empty if it names none."""
 
 
 def keys_of(observation: Observation) -> list[Key]:
@@ -85,6 +87,7 @@ def row_of(observation: Observation, time_ms: int) -> Row:
         tuple(observation.labels),
         observation.task_source,
         observation.tenant,
+        observation.difficulty,
     )
 
 

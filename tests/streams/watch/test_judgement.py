@@ -260,3 +260,46 @@ def test_a_new_tenant_is_seen_in_the_mix() -> None:
 def test_every_monitor_explains_itself() -> None:
     for name in (*NAMES, "component:x", "against:x"):
         assert about(name).endswith(".")
+
+
+def of_difficulties(version: int, turns: dict[str, float], counts: dict[str, int]) -> list[Row]:
+    """Rows of each difficulty, with about so many turns."""
+    names = [name for name, count in counts.items() for _ in range(count)]
+    plain = rows(len(names), version, turns=[turns[name] + number % 3 for number, name in enumerate(names)])
+    return [replace(row, difficulty=name) for row, name in zip(plain, names, strict=True)]
+
+
+def turns_alarms(windows: list[list[Row]]) -> list[int]:
+    found = after(windows)
+    return [number for number, each in enumerate(found) if each.readings.readings["turns"].strength >= 1]
+
+
+EASY, MIXED = {"1": 24, "2": 40}, {"1": 8, "2": 24, "3": 32}
+TURNS = {"1": 3.0, "2": 6.0, "3": 14.0}
+
+
+def test_harder_tasks_are_no_longer_attempts() -> None:
+    before = [of_difficulties(n, TURNS, EASY) for n in range(30)]
+    harder = [of_difficulties(n, TURNS, MIXED) for n in range(30, 60)]
+    assert not turns_alarms(before + harder)
+    alike = [[replace(row, difficulty="") for row in window] for window in before + harder]
+    assert turns_alarms(alike)
+
+
+def test_longer_attempts_at_the_same_tasks_alarm_although_the_mix_changes() -> None:
+    before = [of_difficulties(n, TURNS, EASY) for n in range(30)]
+    longer = [of_difficulties(n, {name: 1.6 * each for name, each in TURNS.items()}, MIXED) for n in range(30, 40)]
+    assert turns_alarms(before + longer)[0] < 40
+
+
+def test_a_window_with_less_than_half_of_the_usual_mix_is_not_judged() -> None:
+    windows = [of_difficulties(n, TURNS, EASY) for n in range(30)] + [of_difficulties(30, TURNS, {"1": 20, "3": 44})]
+    assert "turns" not in after(windows)[-1].readings.readings
+    assert "tokens" not in after(windows)[-1].readings.readings
+
+
+def test_the_mix_of_difficulties_is_a_reading() -> None:
+    windows = [of_difficulties(n, TURNS, EASY) for n in range(30)] + [of_difficulties(30, TURNS, MIXED)]
+    mix = after(windows)[-1].readings.readings["difficulty_mix"]
+    assert mix.value == pytest.approx(0.5, abs=1e-6)
+    assert mix.strength == 0
