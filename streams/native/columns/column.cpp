@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "payloads/json.hpp"
+
 namespace headrace {
 namespace {
 
@@ -35,6 +37,13 @@ void append_bit(Buffer& bits, bool is_set, size_t row) {
 size_t largest(const Cell& cell) { return cell.text.size() * (cell.compact ? 2 : 1); }
 
 }  // namespace
+
+bool put_json(std::string_view json, Cell& cell) {
+    cell.text = json;
+    cell.compact = json.front() == '{' || json.front() == '[';
+    JsonScanner scanner(json);
+    return scanner.value(0) && scanner.at_end();
+}
 
 bool Buffer::grow(size_t more) {
     const size_t capacity = std::max({2 * capacity_, size_ + more, kFirstCapacity});

@@ -30,6 +30,9 @@ struct Cell {
     bool is_null = true;   // only of a column that may be null
 };
 
+// Fills `cell` with the JSON of a value; false if Python would write the value differently.
+bool put_json(std::string_view json, Cell& cell);
+
 // A `bytes` object that grows.
 class Buffer {
 public:

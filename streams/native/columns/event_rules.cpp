@@ -46,11 +46,7 @@ bool fill(Form form, Kind kind, const Value& value, int64_t sampled, Cell& cell)
         case Form::kText:
             cell.text = value.text;
             return value.text.find('\\') == std::string_view::npos;
-        case Form::kJson:
-            if (value.json == "null") return true;
-            cell.text = value.json;
-            cell.compact = value.json.front() == '{' || value.json.front() == '[';
-            return true;
+        case Form::kJson: return value.json == "null" || put_json(value.json, cell);
         case Form::kNumber: cell.bits = std::bit_cast<uint64_t>(value.number.value); break;
         default: cell.bits = static_cast<uint64_t>(kind == Kind::kTokens ? sampled : value.number.integer);
     }
@@ -162,7 +158,7 @@ Outcome EventRules::read(const Arrival* arrival, EventScratch& scratch) const {
     const EventKind& kind = kinds[arrival->fact];
     scratch.cells.assign(forms.size(), Cell());
     if (!kind.is_read || !read_own(arrival, kind.has_trajectory, scratch.cells)) return Outcome::kDoubt;
-    if (!read_payload(kind.shape, arrival->view(arrival->value), false, scratch.payload)) return Outcome::kDoubt;
+    if (!read_payload(kind.shape, arrival->view(arrival->value), false, scratch.payload, false)) return Outcome::kDoubt;
     if (arrival->fact == kCalled) {
         const Outcome outcome = read_call_arrays(codec, calls, scratch.payload, scratch.arrays);
         if (outcome != Outcome::kDone) return outcome;

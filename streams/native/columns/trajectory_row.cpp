@@ -33,14 +33,6 @@ void put_double(double number, Cell& cell) {
 bool add_text(const Value& value, Cells& cells) { return put_text(value, cells.emplace_back()); }
 void add_number(int64_t number, Cells& cells) { put_number(number, cells.emplace_back()); }
 
-// Fills `cell` with JSON that Python would write like this.
-bool put_json(std::string_view json, Cell& cell) {
-    cell.text = json;
-    cell.compact = json.front() == '{' || json.front() == '[';
-    JsonScanner scanner(json);
-    return scanner.value(0) && scanner.at_end();
-}
-
 // A text or a number of a task as `str` writes it; empty for anything else. False in doubt.
 bool label_of(std::string_view json, std::string_view& label) {
     label = {};

@@ -86,7 +86,7 @@ def test_a_tick_without_a_sequence_number_is_taken() -> None:
 
 def test_rows_keep_the_order_of_the_records_whoever_converts_them() -> None:
     plain = log(session("s1", "ask", "tool", "prune", "ask"))
-    odd = [dataclasses.replace(record, value=b" " + (record.value or b"")[:-1] + b',"x":1e3}') for record in plain]
+    odd = [dataclasses.replace(record, value=b" " + (record.value or b"")[:-1] + b',"x":"\\u0041"}') for record in plain]
     unreadable = dataclasses.replace(plain[0], value=b"{")
     records = [plain[0], odd[1], plain[2], odd[3], odd[4], unreadable, plain[5], plain[6], odd[0], plain[1]]
     assert taken(*records) == 1
@@ -121,6 +121,19 @@ def test_converted_batches_are_joined_split_and_counted() -> None:
 )
 def test_an_answer_of_any_json(value: bytes) -> None:
     taken(with_value("headrace.trajectory.ended.v1", b'{"answer":%b}' % value, 0))
+
+
+@pytest.mark.parametrize("number", [b"0.0004", b"1e-5", b"1.50", b"2.5E+3", b"3"])
+def test_a_number_that_is_only_read_may_have_any_form(number: bytes) -> None:
+    returned = b'{"call_id":"c","tool":"t","latency_s":%b,"result":[{"score":%b}]}' % (number, number)
+    assert taken(with_value("headrace.tool.returned.v1", returned, 0)) == 1
+    assert taken(with_value("headrace.trajectory.ended.v1", b'{"answer":%b}' % number, 0)) == (number == b"3")
+
+
+@pytest.mark.parametrize("number", [b"1e10", b"1e400", b"1e-400", b"9" * 19, b"01", b"1.", b"1e", b"-", b"-0"])
+def test_a_number_that_the_model_may_read_differently_is_left_to_it(number: bytes) -> None:
+    returned = b'{"call_id":"c","tool":"t","result":%b}' % number
+    assert taken(with_value("headrace.tool.returned.v1", returned, 0)) == 0
 
 
 @given(anything)
