@@ -6,7 +6,6 @@ Topics only add information, so two accounts of one trajectory merge to the same
 """
 
 from collections.abc import Container, Iterator
-from enum import IntFlag
 from typing import NamedTuple, TypeVar
 
 from headrace.schemas.records.group import Stage
@@ -15,8 +14,10 @@ from headrace.schemas.topics import EVENTS, TRAJECTORIES
 V = TypeVar("V", int, str)
 
 
-class Known(IntFlag):
-    """Which records of a trajectory exist."""
+class Known:
+    """Which records of a trajectory exist: flags. Plain numbers, because the ledger looks at one for every event, and
+    an ``IntFlag`` makes an object of each result.
+    """
 
     SEEN = 1
     """Any event."""

@@ -86,7 +86,9 @@ def test_a_tick_without_a_sequence_number_is_taken() -> None:
 
 def test_rows_keep_the_order_of_the_records_whoever_converts_them() -> None:
     plain = log(session("s1", "ask", "tool", "prune", "ask"))
-    odd = [dataclasses.replace(record, value=b" " + (record.value or b"")[:-1] + b',"x":"\\u0041"}') for record in plain]
+    odd = [
+        dataclasses.replace(record, value=b" " + (record.value or b"")[:-1] + b',"x":"\\u0041"}') for record in plain
+    ]
     unreadable = dataclasses.replace(plain[0], value=b"{")
     records = [plain[0], odd[1], plain[2], odd[3], odd[4], unreadable, plain[5], plain[6], odd[0], plain[1]]
     assert taken(*records) == 1
