@@ -1,7 +1,7 @@
 """The tables that the sink computes from others, `starts` and `slice_sums`: what to write, when, and after a crash.
 
 insert into events              → its starts wait, and are inserted together every two seconds
-insert into rewards             → its runs and versions wait, and are recomputed together, at most every ten seconds
+insert into rewards             → its runs and versions wait, and are recomputed together, every ten to sixty seconds
 start of the sink               → what a crash has lost, or an older release did not write, is found in the tables
 
 An insert of its own for each batch would cost ClickHouse some 10 ms of processor time each.
@@ -32,8 +32,10 @@ STARTS_S = 2.0
 """Seconds between two inserts into `starts`."""
 SUMS_S = 10.0
 """Least seconds between two computations of sums."""
-SUMS_SHARE = 0.01
+SUMS_SHARE = 0.005
 """Largest share of the time that computing sums takes: with many trajectories it is done less often."""
+SUMS_MOST_S = 60.0
+"""Most seconds between two computations, however long they take, as on a busy machine."""
 
 
 def versions_of(rows: pa.Table) -> dict[str, set[int]]:
@@ -101,7 +103,7 @@ class ComputedTables:
             if not await self._try(recompute, run, versions):
                 self._versions[run] |= versions
         took = monotonic() - begun
-        self._sums_at = begun + max(SUMS_S, took / SUMS_SHARE)
+        self._sums_at = begun + min(max(SUMS_S, took / SUMS_SHARE), SUMS_MOST_S)
 
     async def _try(self, compute: Callable[..., None], *arguments: Any) -> bool:
         try:

@@ -102,7 +102,7 @@ def sums_by_slice(rows: str) -> str:
     ``rows``: a query with the columns of :func:`labelled_rewards`, of trajectories that have a reward and a version.
     """
     return f"""SELECT kind, slice, own AS version, sum(t) AS total, sum(k) AS size, sum(t * t) AS square,
-       sum(t * k) AS product, sum(k * k) AS square_size, count() AS held_clusters
+       sum(t * k) AS product, sum(toFloat64(k) * k) AS square_size, count() AS held_clusters
 FROM (
     SELECT any(place.1) AS kind, any(place.2) AS slice, min(sampled_by) AS own, sum(score) AS t, sum(held) AS k
     FROM (
