@@ -14,7 +14,7 @@ from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import decode
 from headrace.streams.clickhouse.database import open_client
-from headrace.streams.clickhouse.schema import ensure_tables
+from headrace.streams.clickhouse.schema import compute_missing, ensure_tables
 from tests.deploy.dashboard.served import served
 from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
 
@@ -71,7 +71,8 @@ def test_the_guide_is_shown_until_something_was_recorded(
 ) -> None:
     client = open_client(clickhouse)
     ensure_tables(client)
-    client.command("TRUNCATE TABLE events")
+    for table in ("events", "starts"):
+        client.command(f"TRUNCATE TABLE {table}")
     with served(clickhouse_reader) as url, browser_page(width, scheme) as (page, complaints):
         page.goto(url)
         page.wait_for_selector("#guide .way")
@@ -89,5 +90,6 @@ def test_the_guide_is_shown_until_something_was_recorded(
             "INSERT INTO events (id_sent, type, logged_at, time, trajectory_id, started_run) "
             "SELECT 'e1', 'headrace.trajectory.started.v1', now64(3), now64(3), 't1', 'first'"
         )
+        compute_missing(client)
         page.wait_for_selector("#guide", state="hidden")
         assert complaints == []

@@ -334,4 +334,4 @@ def test_the_command_prints_documentation_and_statements() -> None:
     assert run(cli, ["tables", "events", "--ddl"]).output == create_statement(EVENTS) + ";\n"
     unknown = run(cli, ["tables", "nope"])
     assert unknown.exit_code == 1
-    assert "the tables and views are events, trajectories" in unknown.output
+    assert "the tables and views are events, starts, trajectories" in unknown.output
