@@ -4,6 +4,7 @@
     python -m tests.experiments.monitors --runs 20               a tenth of it
     python -m tests.experiments.monitors --drifts --steps 80     the changes that are no hacks
     python -m tests.experiments.monitors --only hacks --ramp 200 --steps 130     a slow ramp
+    python -m tests.experiments.monitors --only hacks --hack serial-collapse     one of them alone
     python -m tests.experiments.monitors --tables A.json B.json  the tables of results that --json has written
 
 Attempts are simulated (``streams/watch/planted``); windows are judged by the function that the processor uses. A run
@@ -32,7 +33,7 @@ from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.monitors import MONITORS, WRONG_ANSWERS
 from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
-from headrace.streams.watch.planted.drifts import DRIFTS
+from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
 from headrace.streams.watch.planted.observations import (
     FEEDBACK_KEY,
@@ -285,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--honest-steps", type=int, default=350, help="of each run; not with --only hacks")
     parser.add_argument("--drifts", action="store_true", help="changes that are no hacks, instead of the hacks")
     parser.add_argument("--only", choices=["hacks", "honest"])
+    parser.add_argument("--hack", metavar="NAME", choices=PLANTED, help="this hack or other change alone")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tables", type=Path, nargs="+", metavar="FILE", help="print tables of these results only")
     options = parser.parse_args(arguments)
@@ -292,7 +294,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(tables([json.loads(path.read_text()) for path in options.tables])))
         return 0
     seeds = range(options.first_seed, options.first_seed + options.runs)
-    changes = {} if options.only == "honest" else DRIFTS if options.drifts else HACKS
+    if options.hack:
+        changes: Mapping[str, Hack] = {options.hack: PLANTED[options.hack]}
+    else:
+        changes = {} if options.only == "honest" else DRIFTS if options.drifts else HACKS
     honest_steps = HONEST_START if options.only == "hacks" else options.honest_steps
     found = measure(seeds, options.ramp, options.steps, honest_steps, changes)
     result = {
