@@ -44,12 +44,19 @@ class ChartRule:
     """Smallest change that matters, in the value's unit, or in its spread (``in_spreads``)."""
     in_spreads: bool = False
     """Whether ``smallest`` is in standard deviations of single trajectories, as the window reports them."""
+    least: float = 0.0
+    """Changes below this do not matter however small the spread is, in the value's unit."""
     baseline: int = 25
     """Number of values of which the baseline is learnt; at least 2."""
     target: float | None = None
     """The mean, if it is known and need not be learnt; the chart then alarms from the first value on."""
     follows: float = FOLLOWS
     """Share by which the mean approaches each new value; 0 for a baseline that stays."""
+
+    def matters_from(self, spread: float) -> float:
+        """Returns the smallest change that matters for values with the standard deviation ``spread``, in the value's
+        unit."""
+        return max(self.least, self.smallest * max(spread, 1e-9) if self.in_spreads else self.smallest)
 
     def __post_init__(self) -> None:
         if self.smallest <= 0 or self.baseline < 2 or not 0 <= self.follows < 1:
@@ -103,7 +110,7 @@ def learnt(chart: Chart, rule: ChartRule) -> bool:
 
 def sd_of(chart: Chart, rule: ChartRule) -> float:
     """Returns s of a chart whose baseline is complete."""
-    least = _smallest(chart, rule) / 4
+    least = rule.matters_from(chart.spread) / 4
     learnt_from = min(chart.count, rule.baseline)
     return least if learnt_from < 2 else max(least, sqrt(chart.squares / (learnt_from - 1)))
 
@@ -128,7 +135,7 @@ def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, a
         chart = replace(chart, pinned=rule.target, mean=rule.target, spread=1.0)
     sd = sd_of(chart, rule)
     error = 0.0 if rule.target is not None else 3 * sd / sqrt(rule.baseline)
-    slack = max(0.75 * sd, 0.5 * _smallest(chart, rule)) + error
+    slack = max(0.75 * sd, 0.5 * rule.matters_from(chart.spread)) + error
     limit = THRESHOLD * sd
     up = min(CAP * limit, max(0.0, chart.up + value - chart.mean - slack))
     down = min(CAP * limit, max(0.0, chart.down + chart.mean - value - slack))
@@ -154,7 +161,3 @@ def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, a
 def spared(before: Chart, after: Chart) -> Chart:
     """Returns ``after`` with no more evidence than ``before`` had, for a value that something harmless explains."""
     return replace(after, up=min(after.up, before.up), down=min(after.down, before.down))
-
-
-def _smallest(chart: Chart, rule: ChartRule) -> float:
-    return rule.smallest * max(chart.spread, 1e-9) if rule.in_spreads else rule.smallest

@@ -171,8 +171,7 @@ class _Turn:
             return None
         window = with_value(self.state.adaptive.get(monitor.name, []), measured.value)
         found = cut(window)
-        smallest = monitor.rule.smallest * (measured.spread if monitor.rule.in_spreads else 1.0)
-        matters = abs(found.effect) >= smallest
+        matters = abs(found.effect) >= monitor.rule.matters_from(measured.spread)
         strength = found.strength if matters else min(found.strength, 0.99)
         sd = max(deviation(window), 1e-9)
         expected = level(window[:-1]) if len(window) > 1 else None

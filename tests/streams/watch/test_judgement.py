@@ -303,3 +303,12 @@ def test_the_mix_of_difficulties_is_a_reading() -> None:
     mix = after(windows)[-1].readings.readings["difficulty_mix"]
     assert mix.value == pytest.approx(0.5, abs=1e-6)
     assert mix.strength == 0
+
+
+@pytest.mark.parametrize(("growth", "alarms"), [(1.04, False), (1.2, True)])
+def test_prompts_that_hardly_vary_may_differ_by_a_word(growth: float, alarms: bool) -> None:
+    def prompts(n: int, factor: float) -> list[Row]:
+        return rows(N, n, prompt_tokens=[factor * (200 + k % 3) for k in range(N)])
+
+    windows = [prompts(n, 1.0) for n in range(40)] + [prompts(n, growth) for n in range(40, 80)]
+    assert bool(episodes(windows, ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source=""))) is alarms
