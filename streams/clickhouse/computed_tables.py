@@ -1,7 +1,7 @@
 """The tables that the sink computes from others, `starts` and `slice_sums`: what to write, when, and after a crash.
 
 insert into events              → its starts wait, and are inserted together every two seconds
-insert into rewards             → its runs and versions wait, and are recomputed together, every ten to sixty seconds
+insert into rewards             → its runs and versions wait, and are recomputed together, every ten seconds to ten minutes
 start of the sink               → what a crash has lost, or an older release did not write, is found in the tables
 
 An insert of its own for each batch would cost ClickHouse some 10 ms of processor time each.
@@ -34,7 +34,7 @@ SUMS_S = 10.0
 """Least seconds between two computations of sums."""
 SUMS_SHARE = 0.005
 """Largest share of the time that computing sums takes: with many trajectories it is done less often."""
-SUMS_MOST_S = 60.0
+SUMS_MOST_S = 600.0
 """Most seconds between two computations, however long they take, as on a busy machine."""
 
 

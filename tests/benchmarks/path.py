@@ -7,6 +7,7 @@ async with path(stage("score"), stage("group")) as running:
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
@@ -113,8 +114,8 @@ async def path(
     """A fresh broker and ClickHouse with assemble, ``workers`` and the sink, in their default settings.
 
     ``watch_rows``: query ClickHouse for new rows ten times a second, which costs it processor time. ``checkout``: the
-    processes run the code of that checkout, whose extension module is built, with this Python; broker, generator and
-    ClickHouse are this one's, and the tables those that its sink creates.
+    processes run the code of that checkout, whose extension module is built, with this Python; broker and ClickHouse
+    are this one's, and the tables those that its sink creates.
     """
     async with AsyncExitStack() as servers:
         kafka = await servers.enter_async_context(cluster())
@@ -151,11 +152,18 @@ async def in_background(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator
             each.cancel()
 
 
-async def flow(kafka: Cluster, rate: float | None, trajectories: int) -> dict[str, Any]:
-    """The generator in a separate process, at ``rate`` events per second or as fast as the broker accepts them."""
+async def flow(
+    kafka: Cluster, rate: float | None, trajectories: int, *, checkout: Path | None = None
+) -> dict[str, Any]:
+    """The generator in a separate process, at ``rate`` events per second or as fast as the broker accepts them; that of
+    ``checkout``, whose processes may not know the events of this one."""
     argv = [sys.executable, "-m", "tests.benchmarks.flow", kafka.bootstrap, "--trajectories", str(trajectories)]
     generator = await asyncio.create_subprocess_exec(
-        *argv, *(["--rate", str(rate)] if rate else []), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        *argv,
+        *(["--rate", str(rate)] if rate else []),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=checkout or ROOT,
+        env={**os.environ, **({"PYTHONPATH": _python_path(checkout)} if checkout else {})},
     )
     try:
         written, _ = await generator.communicate()
@@ -175,12 +183,17 @@ async def _has_tables(client: Client, children: Collection[Child]) -> None:
         await asyncio.sleep(_ROWS_POLL_S)
 
 
+def _python_path(checkout: Path) -> str:
+    root = checkout.resolve()
+    return os.pathsep.join((str(root / "src"), str(root)))
+
+
 def _of(checkout: Path, contender: Contender) -> Contender:
     """``contender`` as the code of ``checkout`` runs it."""
 
     def command(start: Start) -> Command:
         made = contender.command(start)
-        return replace(made, env={**made.env, "PYTHONPATH": str(checkout.resolve() / "src")})
+        return replace(made, env={**made.env, "PYTHONPATH": _python_path(checkout)})
 
     return replace(contender, command=command)
 

@@ -60,9 +60,9 @@ def without_broker(sample: dict[str, Any]) -> float:
 
 async def _sample(trajectories: int, checkout: Path | None) -> dict[str, Any]:
     async with path(stage("score+group"), checkout=checkout) as running:
-        await _through(running, FIRST)
+        await _through(running, FIRST, checkout)
         before, begun = {name: cpu_s(family) for name, family in running.processes.items()}, time.monotonic()
-        await _through(running, trajectories)
+        await _through(running, trajectories, checkout)
         wall_s = time.monotonic() - begun
         await _merged(running.processes["clickhouse"])
         events = trajectories * EVENTS_EACH
@@ -75,12 +75,12 @@ async def _sample(trajectories: int, checkout: Path | None) -> dict[str, Any]:
         }
 
 
-async def _through(running: RunningPath, trajectories: int) -> None:
+async def _through(running: RunningPath, trajectories: int, checkout: Path | None) -> None:
     """Write ``trajectories``, and wait until they are training records and rows."""
     # Ticks are rows, too, and transaction markers have offsets: only agents' events are counted.
     count = f"SELECT count() FROM events WHERE type != '{ClockTicked.TYPE}'"
     before = int(running.client.command(count))
-    poured = await flow(running.kafka, None, trajectories // SIZE * SIZE)
+    poured = await flow(running.kafka, None, trajectories // SIZE * SIZE, checkout=checkout)
     await running.training.until(set(poured["ended_ms"]), running.children)
     moved_at, seen, written = time.monotonic(), -1, before + poured["events"]
     while (rows := int(running.client.command(count))) < written:
