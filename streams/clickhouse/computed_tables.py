@@ -1,7 +1,7 @@
 """The tables that the sink computes from others, `starts` and `slice_sums`: what to write, when, and after a crash.
 
 insert into events              → its starts wait, and are inserted together every two seconds
-insert into rewards             → its runs and versions wait, and are recomputed together, every ten seconds to ten minutes
+insert into rewards             → its runs and versions wait, and are recomputed together, every 10 to 600 seconds
 start of the sink               → what a crash has lost, or an older release did not write, is found in the tables
 
 An insert of its own for each batch would cost ClickHouse some 10 ms of processor time each.
