@@ -223,13 +223,3 @@ def checked_array(column: Column, values: Sequence[Any]) -> pa.Array:
             if not EARLIEST_MS <= value <= LATEST_MS:
                 raise pa.ArrowInvalid(f"{column.name} is {value} ms, and a time is from 1900 to 2299")
     return array
-
-
-def in_turn(taken: pa.Table, added: pa.Table, before: Sequence[int]) -> pa.Table:
-    """Returns all rows in one order: ``before[n]`` rows of ``taken`` are in front of row n of ``added``."""
-    order, done = list[int](), 0
-    for number, count in enumerate(before):
-        order += (*range(done, count), taken.num_rows + number)
-        done = count
-    order += range(done, taken.num_rows)
-    return pa.concat_tables([taken, added]).take(order)

@@ -153,7 +153,7 @@ class RetryingClient:
     async def insert_once(self, table: Table, rows: pa.Table, token: str) -> None:
         """As :meth:`insert`, with a single attempt, for rows that may be lost. Raises the client's exceptions."""
         if self._client is not None:
-            await asyncio.to_thread(insert, self._client, table, rows, token)
+            await self.call_once(insert, table, rows, token)
 
     async def call_once(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call ``function`` with the client and ``arguments`` in a thread. Raises its exceptions."""

@@ -8,7 +8,7 @@ built for other fields or columns leaves every trajectory to Python, with the sa
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,32 +16,20 @@ from headrace.schemas.arrays import MAX_BYTES, MAX_LOGPROB, decode_array
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.task_labels import DIFFICULTY_FIELDS
 from headrace.streams.clickhouse.columns import (
-    COUNT,
     COUNTS,
     COUNTS_BY_NAME,
     FLAG,
-    JSON_TEXT,
-    LABEL,
     LABELS,
-    MAYBE_COUNT,
-    MAYBE_NUMBER,
     MAYBE_NUMBERS,
-    NAME,
     NAMES,
     NUMBER,
-    PLACE,
     RECORD_COLUMNS,
-    TEXT,
-    TIME,
     Column,
     ColumnType,
     RecordValues,
-    Row,
-    TableRows,
-    arrow_schema,
     checked_array,
-    in_turn,
 )
+from headrace.streams.clickhouse.native_rows import FORMS, NativeRows, native_array
 from headrace.streams.clickhouse.tables import TRAJECTORIES
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import NativeLag, tables_of
@@ -49,18 +37,9 @@ from headrace.streams.native.shapes import NativeLag, tables_of
 if TYPE_CHECKING:
     from headrace.streams.native import speedups
 
-_FORMS: dict[ColumnType, str] = {
-    TEXT: "text",
-    NAME: "text",
-    LABEL: "text",
-    JSON_TEXT: "json",
-    TIME: "u64",
-    COUNT: "u32",
-    PLACE: "u64",
+_FORMS: dict[ColumnType, str] = FORMS | {
     FLAG: "flag",
     NUMBER: "double",
-    MAYBE_NUMBER: "number",
-    MAYBE_COUNT: "count",
     LABELS: "list text",
     NAMES: "list text",
     COUNTS: "list u32",
@@ -106,15 +85,13 @@ _COLUMNS, LAG = make_columns(
 )  # fmt: skip
 
 
-class TrajectoryRows(TableRows):
+class TrajectoryRows(NativeRows["speedups.TrajectoryColumns"]):
     """Collects rows of `trajectories` in order, from payloads and as values."""
 
     def __init__(self, *, by_models: bool = False) -> None:
         """``by_models``: leave every payload to Python."""
-        super().__init__(TRAJECTORIES, RECORD_COLUMNS)
-        self._columns = None if by_models or _COLUMNS is None else _COLUMNS.fresh()
+        super().__init__(TRAJECTORIES, RECORD_COLUMNS, None if by_models or _COLUMNS is None else _COLUMNS.fresh())
         self._taken: list[RecordValues] = []
-        self._before: list[int] = []
 
     def add_payload(self, always: RecordValues, value: bytes) -> bool:
         """Append the row of the trajectory in ``value``, with the values of ``RECORD_COLUMNS``. Returns ``False``, and
@@ -125,36 +102,12 @@ class TrajectoryRows(TableRows):
         self._taken.append(always)
         return True
 
-    def add(self, always: RecordValues, row: Row) -> None:
-        super().add(always, row)
-        self._before.append(len(self._taken))
-
-    def to_arrow(self) -> pa.Table:
-        """As :meth:`TableRows.to_arrow`; the rows leave this object."""
-        if self._columns is None or not self._taken:
-            return super().to_arrow()
+    def _release(self, columns: "speedups.TrajectoryColumns") -> list[pa.Array]:
         always = dict(zip(RECORD_COLUMNS, zip(*self._taken, strict=True), strict=True))
-        derived = self._columns.release()
-        arrays = [
+        derived = columns.release()
+        return [
             checked_array(column, always[column.name])
             if column.name in always
-            else _array(column.type.arrow, *derived[column.name])
+            else native_array(column.type.arrow, *derived[column.name])
             for column in TRAJECTORIES.inserted
         ]
-        taken = pa.Table.from_arrays(arrays, schema=arrow_schema(TRAJECTORIES))
-        return in_turn(taken, super().to_arrow(), self._before) if self._before else taken
-
-
-def _array(kind: pa.DataType, length: int, buffers: list[bytes | None], children: list[Any]) -> pa.Array:
-    """Returns the array of type ``kind`` that the module made."""
-    views = [None if each is None else pa.py_buffer(each) for each in buffers]
-    if not children:
-        return pa.Array.from_buffers(kind, length, views)
-    if not pa.types.is_map(kind):
-        return pa.Array.from_buffers(kind, length, views, children=[_array(kind.value_type, *children[0])])
-    kinds = (kind.key_type, kind.item_type)
-    entries = pa.StructArray.from_arrays(
-        [_array(each, *child) for each, child in zip(kinds, children, strict=True)],
-        fields=[kind.key_field, kind.item_field],
-    )
-    return pa.Array.from_buffers(kind, length, views, children=[entries])
