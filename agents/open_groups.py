@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from headrace.schemas.model import Record
-from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.group import ZERO_VARIANCE, Rejection
 from headrace.schemas.records.step import Budget, Step
 
 
@@ -30,10 +30,6 @@ class ZeroVariance(StrEnum):
     """Another group takes it at once."""
     DROP = "drop"
     """It stays empty until the trainer's next version, as far as the trainer is not left waiting."""
-
-
-WITHOUT_GRADIENT = frozenset({Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL})
-"""Reasons with which grouping rejects all members of a group without a gradient."""
 
 
 class OpenGroups:
@@ -129,4 +125,4 @@ def concluded_by(record: Record) -> list[str]:
 
 def is_without_gradient(record: Record) -> bool:
     """Whether ``record`` rejects a member of a group whose rewards are all equal."""
-    return isinstance(record, Rejection) and record.reason in WITHOUT_GRADIENT
+    return isinstance(record, Rejection) and record.reason in ZERO_VARIANCE

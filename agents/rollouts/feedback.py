@@ -13,11 +13,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headrace.agents.open_groups import WITHOUT_GRADIENT
 from headrace.agents.rollouts.curriculum import GroupResult
 from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.model import Record
-from headrace.schemas.records.group import Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.group import ZERO_VARIANCE, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reward import Reward
 
 REMEMBERED = 4_096
@@ -90,7 +89,7 @@ class GroupFeedback:
             case TrainingGroup():
                 return self._decided(record.group_id, GroupFate.GRADIENT)
             case Rejection(stage=Stage.GROUP, reason=reason, group_id=str(group_id)) if reason not in _OF_NO_MEMBER:
-                if reason in WITHOUT_GRADIENT:
+                if reason in ZERO_VARIANCE:
                     return self._decided(group_id, GroupFate(reason))
                 if reason in _OF_GROUPS or self._all_rejected(group_id, record.trajectory_id):
                     return self._decided(group_id, GroupFate.REJECTED)

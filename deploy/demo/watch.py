@@ -12,15 +12,13 @@ from headrace.deploy.errors import StackError
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.records.alert import Alert
-from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.group import ZERO_VARIANCE, Rejection
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.watch import Readings
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, MONITORS, REJECTED, REWARDS, STEPS, WEIGHTS
 from headrace.schemas.wire import UnreadableRecord, decode
-
-_ZERO_VARIANCE = frozenset({Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL})
 
 
 @dataclass(slots=True)
@@ -49,7 +47,7 @@ class RunRecords:
                 if record.step not in self.steps:
                     self.zero_variance.clear()
                 self.steps[record.step] = record
-            case Rejection(reason=reason, group_id=str(group)) if reason in _ZERO_VARIANCE:
+            case Rejection(reason=reason, group_id=str(group)) if reason in ZERO_VARIANCE:
                 self.zero_variance.add(group)
             case Weights():
                 self.published.add(record.version)

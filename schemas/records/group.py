@@ -66,6 +66,10 @@ class Reason(StrEnum):
     RAISED = "raised"
 
 
+ZERO_VARIANCE = frozenset({Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL})
+"""Reasons with which grouping rejects all members of a group without a gradient: their rewards are all equal."""
+
+
 class Rejection(Record):
     """A trajectory that will not be trained, and why."""
 

@@ -12,7 +12,7 @@ duplicate of a reward that joined no group (a late one, for example) is rejected
 
 from collections.abc import Mapping, Sequence
 
-from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.group import ZERO_VARIANCE, Reason, Rejection, TrainingGroup
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.streams.grouping.group_state import Candidate
 
@@ -32,7 +32,7 @@ def rollouts_of(outputs: Sequence[TrainingGroup | Rejection], candidates: Mappin
     names += [each.trajectory_id for each in rejected if each.reason not in _NOT_OF_TRAINING]
     totals = [total for name in names if (total := candidates[name].total) is not None]
     reasons = {each.reason for each in rejected}
-    filtered = reasons & {Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL}
+    filtered = reasons & ZERO_VARIANCE
     return RolloutCounts(
         scored=len(totals),
         reward_sum=sum(totals),

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, Role, ToolErrorClass
-from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.group import ZERO_VARIANCE, Reason, Rejection
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
@@ -32,7 +32,7 @@ DISAGREEMENT = "disagreement"
 EXPECTED_REASONS: frozenset[str] = frozenset(
     {
         *(Reason.EVALUATION, Reason.FORKED, Reason.RESTARTED, Reason.FROZEN_ROLE, Reason.NO_CONSENT),
-        *(Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL, Reason.NO_BASELINE),
+        *(*ZERO_VARIANCE, Reason.NO_BASELINE),
         *(Reason.INCOMPLETE_GROUP, Reason.LATE_FOR_GROUP, Reason.SURPLUS, Reason.STALE, Reason.STALE_TOKENS),
         *(Reason.OTHER_RUN, Reason.FOREIGN_GROUP, Reason.UNRESOLVED, Reason.CRASHED),
         Reason.ADMISSION_PAUSED,
