@@ -94,16 +94,11 @@ async def scan(
     ends = await consumer.end_offsets(places)
     for place in places:
         ends[place] = min(ends[place], (stop or {}).get(place.partition, ends[place]))
-    begins = await consumer.beginning_offsets(places)
+    firsts = await first_offsets(consumer, places, start=start, whole=whole)
     # No await between assign and seek: otherwise the client would start to fetch the whole topic.
     consumer.assign(places)
     for place in places:
-        wanted = (start or {}).get(place.partition, begins[place])
-        if (expired := expired_range(place, wanted, begins[place])) is not None:
-            if whole:
-                raise RangeExpired(place, wanted)
-            consumer.on_expired(expired)
-        consumer.seek(place, max(wanted, begins[place]))
+        consumer.seek(place, firsts[place])
     stall = Stall()
     left = [place for place in places if await consumer.position(place) < ends[place]]
     while left:
@@ -116,6 +111,28 @@ async def scan(
         positions = {place: await consumer.position(place) for place in left}
         stall.moved_to(positions)
         left = [place for place in left if positions[place] < ends[place]]
+
+
+async def first_offsets(
+    consumer: ReportingConsumer,
+    places: Sequence[TopicPartition],
+    *,
+    start: Mapping[int, int] | None = None,
+    whole: bool = False,
+) -> dict[TopicPartition, int]:
+    """Return the offset from which to read each of ``places``: that of ``start``, by partition, or else the start of
+    the log, which is also where reading continues if records have expired. These are reported to ``consumer``, or raise
+    :class:`RangeExpired` with ``whole``.
+    """
+    begins, firsts = await consumer.beginning_offsets(places), dict[TopicPartition, int]()
+    for place in places:
+        wanted = (start or {}).get(place.partition, begins[place])
+        if (expired := expired_range(place, wanted, begins[place])) is not None:
+            if whole:
+                raise RangeExpired(place, wanted)
+            consumer.on_expired(expired)
+        firsts[place] = max(wanted, begins[place])
+    return firsts
 
 
 async def next_records(

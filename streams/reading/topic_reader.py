@@ -14,8 +14,8 @@ from aiokafka import TopicPartition
 from confluent_kafka import KafkaException
 
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.expired import Expired, expired_range
-from headrace.schemas.kafka.reading import AT_ONCE, Stall, partitions_of, read_to_end, scan
+from headrace.schemas.kafka.expired import Expired
+from headrace.schemas.kafka.reading import AT_ONCE, Stall, first_offsets, partitions_of, read_to_end, scan
 from headrace.schemas.topics import Topic
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading.partition_reader import PartitionReader, start_reader
@@ -41,20 +41,15 @@ async def read_topic(
     """
     async with open_consumer(bootstrap, on_expired=on_expired) as consumer:
         places = await partitions_of(consumer, topic)
-        begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        starts = {place: start.get(place.partition, begins[place]) for place in places}
-        if sum(max(0, ends[place] - starts[place]) for place in places) <= FEW:
-            async for record in scan(consumer, places, start=start):
+        ends, firsts = await consumer.end_offsets(places), await first_offsets(consumer, places, start=start)
+        following = {place.partition: offset for place, offset in firsts.items()}
+        if sum(max(0, ends[place] - firsts[place]) for place in places) <= FEW:
+            async for record in scan(consumer, places, start=following):
                 yield record
             return
-        for place in places:
-            if (expired := expired_range(place, starts[place], begins[place])) is not None:
-                consumer.on_expired(expired)
-                starts[place] = begins[place]
-    following = {place.partition: offset for place, offset in starts.items()}
     try:
         for place in places:
-            async for read in _read(bootstrap, place, starts[place], ends[place]):
+            async for read in _read(bootstrap, place, firsts[place], ends[place]):
                 yield read
                 following[place.partition] = read.offset + 1
             following[place.partition] = max(following[place.partition], ends[place])
