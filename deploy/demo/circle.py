@@ -6,7 +6,7 @@ tokens, or an ordinary program with texts, through the gateway.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -290,14 +290,11 @@ async def _report_steps(plan: DemoPlan, watch: RunWatcher, report: ReportStatus)
     while shown < plan.steps:
         wanted = min(shown + every, plan.steps)
 
-        def reached(records: RunRecords, wanted: int = wanted) -> bool:
-            return wanted in records.steps and all(name in records.rewards for name in _trained(records, wanted))
-
-        def ended(records: RunRecords, reached: Callable[[RunRecords], bool] = reached) -> bool:
-            return reached(records) or exhausted(records, plan)
+        def ended(records: RunRecords, wanted: int = wanted) -> bool:
+            return _is_rewarded(records, wanted) or exhausted(records, plan)
 
         await watch.until(ended, what=f"step {wanted}", timeout_s=_STEP_S * every)
-        if not reached(watch.records):
+        if not _is_rewarded(watch.records, wanted):
             last = max(watch.records.steps, default=0)
             report(
                 f"step {last:>3} was the last: in {len(watch.records.zero_variance)} groups in a row all attempts "
@@ -313,6 +310,11 @@ def exhausted(records: RunRecords, plan: DemoPlan) -> bool:
     """Whether no group has had variance for so long that the run learns nothing more: its policy solves every task, or
     has collapsed and solves none."""
     return len(records.zero_variance) >= _EXHAUSTED * plan.groups_per_step
+
+
+def _is_rewarded(records: RunRecords, step: int) -> bool:
+    """Whether ``step`` has been made, and all rewards of what it trained are known."""
+    return step in records.steps and all(name in records.rewards for name in _trained(records, step))
 
 
 def _trained(records: RunRecords, step: int) -> list[str]:

@@ -53,14 +53,14 @@ class ChartRule:
     follows: float = FOLLOWS
     """Share by which the mean approaches each new value; 0 for a baseline that stays."""
 
+    def __post_init__(self) -> None:
+        if self.smallest <= 0 or self.baseline < 2 or not 0 <= self.follows < 1:
+            raise ValueError(f"{self}: smallest must be above 0, baseline at least 2, follows in [0, 1)")
+
     def matters_from(self, spread: float) -> float:
         """Returns the smallest change that matters for values with the standard deviation ``spread``, in the value's
         unit."""
         return max(self.least, self.smallest * max(spread, 1e-9) if self.in_spreads else self.smallest)
-
-    def __post_init__(self) -> None:
-        if self.smallest <= 0 or self.baseline < 2 or not 0 <= self.follows < 1:
-            raise ValueError(f"{self}: smallest must be above 0, baseline at least 2, follows in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True)

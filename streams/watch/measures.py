@@ -57,7 +57,7 @@ def average_log_at_usual_difficulty(name: str) -> Measure:
         for row in view.acted:
             if name in row.values:
                 by_difficulty.setdefault(row.difficulty, []).append(log1p(max(0.0, row.values[name])))
-        if usual is None or by_difficulty.keys() == usual.share.keys() == {""}:
+        if usual is None:
             return averaged([value for values in by_difficulty.values() for value in values], FEW)
         known = {each: values for each, values in sorted(by_difficulty.items()) if usual.share.get(each)}
         weight = sum(usual.share[each] for each in known)
