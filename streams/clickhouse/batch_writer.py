@@ -1,28 +1,27 @@
-"""Writes a batch of a partition to its tables, each row once.
+"""Inserts the records of some partitions of a topic into their tables, each row once.
 
 A record that cannot be decoded becomes a dead letter, unless a processor of its topic already does that: `events`
 (assemble), `trajectories` (score), `rewards` (group). Those, and damaged dead letters, are logged and have no row.
 
 A record that can be decoded but does not fit its table, or that ClickHouse refuses, becomes a dead letter with the
-error `unstorable`, with one alert per batch; the rest of the batch is stored. Refused rows are found by bisecting the
-insert. Each half has its own token, so a repeated batch is bisected identically.
+error `unstorable`, with one alert per partition; the rest of the insert is stored. Refused rows are found by bisecting
+the insert. Each half has its own token, so a repeated insert is bisected identically.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 
 import pyarrow as pa
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES
-from headrace.streams.clickhouse.batches import unstorable
+from headrace.streams.clickhouse.batches import RowBatch, joined, unstorable
 from headrace.streams.clickhouse.columns import Table
-from headrace.streams.clickhouse.commits import TopicCommits
 from headrace.streams.clickhouse.computed_tables import ComputedTables
-from headrace.streams.clickhouse.cuts import deduplication_token, halves
+from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert, RecordPlace, first_record, halves
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused
-from headrace.streams.clickhouse.pending import TakenBatch
 from headrace.streams.clickhouse.unstored import SOURCE, originals_of, unstored_alert
 from headrace.streams.dead_letters.build import dead_letter_message
 
@@ -40,27 +39,41 @@ class BatchWriter:
         bootstrap: str,
         database: RetryingClient,
         producer: AIOKafkaProducer,
-        commits: TopicCommits,
         computed: ComputedTables,
     ) -> None:
-        """``bootstrap``: where refused records are read again. ``producer`` sends dead letters and alerts. ``commits``
-        knows the ids of the topics, which are part of the inserts' tokens. ``computed`` is told what was inserted.
+        """``bootstrap``: where refused records are read again. ``producer`` sends dead letters and alerts. ``computed``
+        is told what was inserted.
         """
         self._bootstrap = bootstrap
         self._database = database
         self._producer = producer
-        self._commits = commits
         self._computed = computed
 
-    async def write(self, place: TopicPartition, taken: TakenBatch, slots: asyncio.Semaphore) -> None:
-        """Insert the batch ``taken`` of ``place``, once one of ``slots`` is free; then send dead letters for what is in
-        no table. Waits while ClickHouse does not answer; raises :class:`Stopped` if the sink stops meanwhile.
+    async def write(
+        self,
+        insert: PlannedInsert,
+        rows: Callable[[], Awaitable[Mapping[int, RowBatch]]],
+        slots: asyncio.Semaphore,
+    ) -> None:
+        """Insert what ``rows`` returns for ``insert``, by partition, once one of ``slots`` is free; then send dead
+        letters for what is in no table. Waits while ClickHouse does not answer; raises :class:`Stopped` if the sink
+        stops meanwhile.
         """
+        refused: dict[int, dict[int, str]] = {each.partition: {} for each in insert.ranges}
         async with slots:
-            batch = await asyncio.to_thread(taken.rows)
-            refused: dict[int, str] = {}
-            for table, rows in batch.tables:
-                refused |= await self._insert(place, table, rows, taken.first, taken.end)
+            batches = await rows()
+            together = await asyncio.to_thread(joined, [batches[partition] for partition in sorted(batches)])
+            for table, inserted in together.tables:
+                for (partition, offset), error in (await self._insert(insert, table, inserted)).items():
+                    refused[partition][offset] = error
+        for each in insert.ranges:
+            if each.partition in batches:
+                await self._report(insert.place(each.partition), each, batches[each.partition], refused[each.partition])
+
+    async def _report(
+        self, place: TopicPartition, written: OffsetRange, batch: RowBatch, refused: Mapping[int, str]
+    ) -> None:
+        """Send dead letters and an alert for the records of ``written`` that are in no table."""
         originals = await originals_of(self._bootstrap, place, refused)
         unstored = batch.unstorable + [(record, unstorable(refused[record.offset])) for record in originals]
         dead_letters = [each for each in batch.unreadable if each[0].topic not in READ_BY_A_PROCESSOR] + unstored
@@ -69,27 +82,24 @@ class BatchWriter:
         for record, error in dead_letters:
             await (await send(self._producer, DEAD_LETTERS, dead_letter_message(record, error, source=SOURCE)))
         if unstored:
-            alert = unstored_alert(place.topic, place.partition, taken.first, unstored)
+            alert = unstored_alert(place.topic, place.partition, written.first, unstored)
             await (await send(self._producer, ALERTS, alert))
 
-    async def _insert(
-        self, place: TopicPartition, table: Table, rows: pa.Table, first: int, end: int
-    ) -> dict[int, str]:
-        """Insert ``rows`` of the batch ``[first, end)``. Returns the errors of refused records, by offset."""
-        left, refused = [(rows, first, end)], dict[int, str]()
-        topic_id = self._commits.topic_id(place)
+    async def _insert(self, insert: PlannedInsert, table: Table, rows: pa.Table) -> dict[RecordPlace, str]:
+        """Insert ``rows`` of ``insert``. Returns the errors of refused records."""
+        left, refused = [(rows, insert.token(table))], dict[RecordPlace, str]()
         while left:
-            part, begin, stop = left.pop()
-            token = deduplication_token(place.topic, topic_id, place.partition, begin, stop, table)
+            part, token = left.pop()
             try:
                 await self._database.insert(table, part, token)
             except RowsRefused as error:
                 parts = halves(part)
                 if parts is None:
-                    refused[part.column("offset")[0].as_py()] = str(error)
+                    refused[first_record(part)] = str(error)
                     continue
-                middle = parts[1].column("offset")[0].as_py()
-                left += [(parts[0], begin, middle), (parts[1], middle, stop)]
+                # Each half has its own token, named by where it was split, also if its first records expire.
+                middle = "-".join(map(str, first_record(parts[1])))
+                left += [(parts[0], f"{token}:<{middle}"), (parts[1], f"{token}:>{middle}")]
             else:
                 self._computed.inserted(table, part)
         return refused

@@ -16,7 +16,7 @@ from headrace.schemas.kafka.expired import EXPIRED
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.kafka.waits import STOP_S, end_task
-from headrace.streams.clickhouse.cuts import CommitMetadata
+from headrace.streams.clickhouse.cuts import CommitMetadata, OffsetRange
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,14 @@ class Commit:
 
     offset: int
     """Next offset to write."""
-    cut: int | None = None
-    """End of the batch that starts there, if it is announced."""
-    first: int | None = None
-    """Where that batch began, if retention has deleted its first records; :attr:`CommitMetadata.first`."""
+    ranges: tuple[OffsetRange, ...] = ()
+    """The insert that is announced there; :attr:`CommitMetadata.ranges`."""
     of_deleted: int | None = None
     """Offset that was committed for a deleted topic of the same name."""
+
+    def announced_end(self, partition: int) -> int | None:
+        """Returns the end of the range of ``partition`` in the announced insert, if it has one."""
+        return next((each.end for each in self.ranges if each.partition == partition), None)
 
 
 class TopicCommits:
@@ -95,7 +97,7 @@ class TopicCommits:
             offset, metadata = committed[place].offset, CommitMetadata.parse(committed[place].metadata or "")
             self._ids[place] = ids[place.topic]
             if metadata.topic_id in ("", ids[place.topic]):
-                found[place] = Commit(offset, metadata.cut, metadata.first)
+                found[place] = Commit(offset, metadata.ranges)
             else:
                 found[place] = Commit(-1, of_deleted=offset)
         return found
@@ -105,7 +107,7 @@ class TopicCommits:
         if a partition was reassigned.
         """
         while left := {
-            place: (commit.offset, str(CommitMetadata(self._ids[place], commit.cut, commit.first)))
+            place: (commit.offset, str(CommitMetadata(self._ids[place], commit.ranges)))
             for place, commit in commits.items()
             if place not in self._deleted
         }:

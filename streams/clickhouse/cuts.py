@@ -1,40 +1,90 @@
-"""Boundaries of batches of a partition. Pure, so that a restart cuts batches as the previous process did.
+"""Which records are inserted together, and how an insert is repeated exactly. Pure.
 
-An insert is exactly-once if it is repeated with the same rows and the same token. The token contains offsets, so a
-batch must be cut at the same offsets when it is read again. Two rules ensure that:
+An insert is exactly-once if it is repeated with the same rows and the same token. The rows of a topic's partitions are
+inserted together, because each insert costs ClickHouse about the same whatever its size; so the ranges of offsets of
+all of them are committed as metadata of the group's position *before* the insert, at each of its partitions and in one
+request. A process that finds such an announcement where it starts repeats that insert first, with all its ranges: those
+of partitions that belong to another process now are read, too, and that process repeats the insert as well. Only one of
+the inserts is stored, since all have the same token.
 
-- A full batch ends at a multiple of the batch size. Every process that reads far enough finds the same end.
-- A batch that is cut early, because its rows must become visible or take too much memory, ends where the partition
-  ended at that moment. This offset is committed as metadata of the group's position *before* the insert; the next
-  process that reads the partition finds it there and cuts at it.
-
-If a process inserts although its partition has been reassigned, it repeats a batch that the new owner cuts identically:
-both use the same announced cut, and the second insert is dropped. If retention has deleted the first records of an
-announced batch, it is repeated without them, under the same token: the log start is committed then, and the metadata
-says where the batch began. The tables' ReplacingMergeTree is an additional
-safeguard.
+If a process inserts although its partitions have been reassigned, it has announced that before, so that the new owners
+repeat it. If retention has deleted the first records of an announced range, the insert is repeated without them, under
+the same token. The tables' ReplacingMergeTree is an additional safeguard.
 
 A topic that is deleted and created again starts at offset 0, and the group's commits remain. So tokens and commits name
 the topic's id.
 """
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
+from aiokafka import TopicPartition
 
 from headrace.streams.clickhouse.columns import Table
 
+MOST_PARTITIONS = 64
+"""Most partitions of an insert: Kafka bounds the metadata of a commit to 4,096 bytes."""
 
-def next_cut(first: int, read_to: int, *, size: int, announced: int | None = None, early: bool = False) -> int | None:
+
+class OffsetRange(NamedTuple):
+    """Offsets of a partition that are inserted together."""
+
+    partition: int
+    """Partition."""
+    first: int
+    """First offset."""
+    end: int
+    """One past the last offset."""
+
+    def __str__(self) -> str:
+        """``2:7104-7999``, with the last offset."""
+        return f"{self.partition}:{self.first}-{self.end - 1}"
+
+
+_RANGE = re.compile(r"(\d{1,10}):(\d{1,19})-(\d{1,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInsert:
+    """The rows of these records, inserted into each of their tables at once."""
+
+    topic: str
+    """Topic."""
+    topic_id: str
+    """Its id."""
+    ranges: tuple[OffsetRange, ...]
+    """The records, by partition in ascending order."""
+
+    def token(self, table: Table) -> str:
+        """Returns the deduplication token of the insert into ``table``:
+        ``events:Zk0dPQ2wT8mAlBZc8sJ6jg:0:790-811,2:7104-7999:events``."""
+        return f"{self.topic}:{self.topic_id}:{','.join(map(str, self.ranges))}:{table.name}"
+
+    def place(self, partition: int) -> TopicPartition:
+        """Returns the partition of the number ``partition``."""
+        return TopicPartition(self.topic, partition)
+
+    def end(self, place: TopicPartition) -> int:
+        """Returns one past the last offset of ``place``."""
+        return next(each.end for each in self.ranges if each.partition == place.partition)
+
+    @property
+    def places(self) -> list[TopicPartition]:
+        """The partitions, in ascending order."""
+        return [self.place(each.partition) for each in self.ranges]
+
+
+def next_cut(first: int, read_to: int, *, size: int, early: bool = False) -> int | None:
     """Returns the end (exclusive) of the batch that starts at offset ``first``; ``None`` while it should still grow.
 
-    ``read_to`` is one past the last record read. ``announced`` is the end that was committed for this start, and takes
-    precedence. ``early`` cuts a batch that is not full. Full batches end at multiples of ``size`` offsets.
+    ``read_to`` is one past the last record read. ``early`` cuts a batch that is not full. Full batches end at multiples
+    of ``size`` offsets.
     """
     if read_to <= first:
         return None
-    if announced is not None and announced > first:
-        return announced if read_to >= announced else None
     full = full_end(first, size)
     if read_to >= full:
         return full
@@ -46,54 +96,80 @@ def full_end(first: int, size: int) -> int:
     return (first // size + 1) * size
 
 
+def planned(
+    ends: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, str], most_offsets: int
+) -> list[PlannedInsert]:
+    """Returns the inserts of what is read of each partition, first offset and end, the smallest first. Partitions of a
+    topic are inserted together while they are at most ``most_offsets`` offsets and :data:`MOST_PARTITIONS` partitions;
+    a larger one is an insert of its own.
+    """
+    found: list[tuple[str, list[OffsetRange]]] = []
+    size = 0
+    for place in sorted(ends):
+        first, end = ends[place]
+        size += end - first
+        is_full = size > most_offsets or not found or len(found[-1][1]) == MOST_PARTITIONS
+        if is_full or found[-1][0] != place.topic:
+            found.append((place.topic, []))
+            size = end - first
+        found[-1][1].append(OffsetRange(place.partition, first, end))
+    inserts = [PlannedInsert(topic, topic_ids[topic], tuple(ranges)) for topic, ranges in found]
+    return sorted(inserts, key=lambda insert: sum(each.end - each.first for each in insert.ranges))
+
+
 class CommitMetadata(NamedTuple):
     """Metadata of a commit."""
 
     topic_id: str = ""
     """Id of the topic that was read; empty if it is unknown."""
-    cut: int | None = None
-    """End of the batch that starts at the committed offset; ``None`` if it was not announced."""
-    first: int | None = None
-    """Offset at which the announced batch began, before retention deleted its first records; ``None``: at the committed
-    offset. The batch's token contains it."""
+    ranges: tuple[OffsetRange, ...] = ()
+    """The insert that is announced, one range of which starts at the committed offset, or before it if retention has
+    deleted its first records since; empty without an announcement."""
 
     @classmethod
     def parse(cls, text: str) -> "CommitMetadata":
-        """Parse metadata; what is missing or something else stays empty."""
+        """Parse metadata; what is missing or something else stays empty, as announcements of older releases do."""
         fields = dict(word.partition("=")[::2] for word in text.split(" "))
-        cut, first = (int(text) if (text := fields.get(name, "")).isdecimal() else None for name in ("cut", "first"))
-        return cls(fields.get("topic", ""), cut, first)
+        found = [_RANGE.fullmatch(each) for each in fields.get("inserts", "").split(",")]
+        ranges = [OffsetRange(int(each[1]), int(each[2]), int(each[3]) + 1) for each in found if each is not None]
+        is_valid = len(ranges) == len(found) and all(each.first < each.end for each in ranges)
+        return cls(fields.get("topic", ""), tuple(ranges) if is_valid else ())
 
     def __str__(self) -> str:
-        """``topic=Zk0dPQ2wT8mAlBZc8sJ6jg cut=812``, and ``first=790`` if the batch began there."""
-        numbers = {"cut": self.cut, "first": self.first}
-        words = [f"{name}={number}" for name, number in numbers.items() if number is not None]
-        return " ".join([f"topic={self.topic_id}", *words])
+        """``topic=Zk0dPQ2wT8mAlBZc8sJ6jg inserts=0:790-811,2:7104-7999``."""
+        announced = [f"inserts={','.join(map(str, self.ranges))}"] if self.ranges else []
+        return " ".join([f"topic={self.topic_id}", *announced])
 
 
-def resumed_cut(cut: int | None, committed: int, begin: int, end: int) -> int | None:
-    """Returns the cut that the batch from ``committed`` on must end at; ``None`` if it may end anywhere.
+def announced_end(ranges: tuple[OffsetRange, ...], partition: int, committed: int, begin: int, end: int) -> int | None:
+    """Returns where the range of ``partition`` among the announced ``ranges`` ends; ``None`` if it is not repeated.
 
-    ``cut`` was announced at ``committed``; the log holds the offsets ``begin`` to ``end``. If it holds nothing of the
-    batch, or not all of its end, the batch cannot be repeated.
+    They were found at the offset ``committed``; the log holds the offsets ``begin`` to ``end``. If it holds nothing of
+    the range, or not all of its end, the range cannot be repeated.
     """
-    return cut if cut is not None and max(committed, begin) < cut <= end else None
+    for each in ranges:
+        if each.partition == partition and each.first <= committed and max(committed, begin) < each.end <= end:
+            return each.end
+    return None
 
 
-def deduplication_token(topic: str, topic_id: str, partition: int, first: int, end: int, table: Table) -> str:
-    """Returns the token for inserting the batch ``[first, end)`` into ``table``:
-    ``events:Zk0dPQ2wT8mAlBZc8sJ6jg:2:7104-7999:events``."""
-    return f"{topic}:{topic_id}:{partition}:{first}-{end - 1}:{table.name}"
+RecordPlace: TypeAlias = tuple[int, int]
+"""A record's partition and offset."""
+
+
+def first_record(rows: pa.Table) -> RecordPlace:
+    """Returns where the record of the first of ``rows`` is."""
+    return rows.column("partition")[0].as_py(), rows.column("offset")[0].as_py()
 
 
 def halves(rows: pa.Table) -> tuple[pa.Table, pa.Table] | None:
     """Split ``rows`` in two between records; ``None`` if they belong to one record.
 
-    Rows are in the order of their column ``offset``. The same rows are always split identically.
+    Rows are in the order of their columns ``partition`` and ``offset``. The same rows are always split identically.
     """
-    offsets = rows.column("offset").to_pylist()
-    middle = len(offsets) // 2
-    ends = [n for n in range(1, len(offsets)) if offsets[n] != offsets[n - 1]]
+    places = list(zip(rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True))
+    middle = len(places) // 2
+    ends = [n for n in range(1, len(places)) if places[n] != places[n - 1]]
     if not ends:
         return None
     cut = min(ends, key=lambda end: abs(end - middle))

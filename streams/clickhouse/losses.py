@@ -15,7 +15,7 @@ def loss_alert(place: TopicPartition, commit: Commit, begin: int, end: int, topi
     and logs; ``None`` if it does, or nothing was committed.
     """
     if (expired := expired_range(place, commit.offset, begin)) is not None:
-        return expired_alert(SOURCE, expired, announced=commit.cut)
+        return expired_alert(SOURCE, expired, announced=commit.announced_end(place.partition))
     is_new_topic = commit.of_deleted is not None
     at = commit.of_deleted if commit.of_deleted is not None else commit.offset
     if at <= end and not is_new_topic:

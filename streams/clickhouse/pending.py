@@ -3,7 +3,7 @@
     add(records)  →  chunk() → converted to columns → put()  →  cut(), take()
 
 Records are converted a few thousand at a time and then dropped: columns take a third of their memory. A chunk never
-crosses the end of a full or announced batch, so a batch consists of whole chunks and the records after them.
+crosses the end of a full batch, so a batch consists of whole chunks and the records after them.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,6 @@ class TakenBatch:
     """The records after the chunks, not converted yet."""
     size: int
     """Bytes of chunks and records."""
-    is_announced: bool = False
-    """Whether its end is committed as metadata already."""
 
     def rows(self) -> RowBatch:
         """Returns the whole batch, converted, and releases chunks and records. Takes about 5 µs per record."""
@@ -75,8 +73,6 @@ class Pending:
     """Offset at which the next batch starts."""
     batch_size: int
     """Full batches end at multiples of this many offsets."""
-    announced: int | None = None
-    """End of the next batch, if it was announced."""
     since: float = 0.0
     """When the first record of the next batch was added, in seconds of the caller's clock."""
     backlog_lingers: int = 0
@@ -106,10 +102,8 @@ class Pending:
         return max(self.first, self._read_to)
 
     def is_written_to(self, position: int) -> bool:
-        """Whether there is nothing to write before ``position``, up to which the partition was read, and a batch may
-        start there: not inside an announced batch.
-        """
-        return self.is_empty and self.first < position and (self.announced is None or self.announced <= position)
+        """Whether there is nothing to write before ``position``, up to which the partition was read."""
+        return self.is_empty and self.first < position
 
     def add(self, records: Sequence[LogRecord], now: float) -> None:
         """Append ``records``, which follow the existing ones."""
@@ -124,9 +118,7 @@ class Pending:
         if len(self._records) < CHUNK_RECORDS and self._records_size() < CHUNK_BYTES:
             return []
         first = self._records[0].offset
-        end = self.announced
-        if end is None or end <= first:
-            end = full_end(first, self.batch_size)
+        end = full_end(first, self.batch_size)
         if self._records[-1].offset < end:
             return self._records
         return list(takewhile(lambda record: record.offset < end, self._records))
@@ -142,9 +134,11 @@ class Pending:
         """Whether the next batch should be cut although it is not full: its first record has waited for ``linger_s``.
 
         ``reached`` is the last known log end. If it is far ahead, the batch waits longer while records are being read,
-        ``backlog_lingers`` times: a backlog needs large inserts. Records of an open transaction are in front of the log
-        end, and not read yet.
+        ``backlog_lingers`` times: a backlog needs large inserts. The first batch of a backlog does not wait. Records of
+        an open transaction are in front of the log end, and not read yet.
         """
+        if self.backlog_lingers == 0 and reached is not None and reached - self.first >= BACKLOG_RECORDS:
+            return True
         waits_longer = self.is_behind(reached) and now - self._latest < linger_s
         return now - self.since >= linger_s * (self.backlog_lingers if waits_longer else 1)
 
@@ -154,20 +148,18 @@ class Pending:
 
     def cut(self, *, early: bool) -> int | None:
         """Returns where to cut now, as :func:`next_cut`."""
-        return next_cut(self.first, self.read_to, size=self.batch_size, announced=self.announced, early=early)
+        return next_cut(self.first, self.read_to, size=self.batch_size, early=early)
 
     def take(self, end: int) -> TakenBatch:
         """Remove and return everything before the cut ``end``, where the next batch starts."""
         chunks = [chunk for chunk in self._chunks if chunk.end <= end]
         records = [record for record in self._records if record.offset < end]
         columns = sum(chunk.size for chunk in chunks)
-        taken = TakenBatch(
-            self.first, end, chunks, records, columns + _bytes_of(records), is_announced=self.announced == end
-        )
+        taken = TakenBatch(self.first, end, chunks, records, columns + _bytes_of(records))
         self._chunks = self._chunks[len(chunks) :]
         self._columns_size -= columns
         self._drop(len(records))
-        self.first, self.announced, self.since = end, None, self._latest
+        self.first, self.since = end, self._latest
         self.backlog_lingers = min(max(1, 2 * self.backlog_lingers), BACKLOG_LINGERS)
         return taken
 

@@ -29,7 +29,7 @@ from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.computed_tables import ComputedTables
-from headrace.streams.clickhouse.cuts import resumed_cut
+from headrace.streams.clickhouse.cuts import PlannedInsert, announced_end
 from headrace.streams.clickhouse.database import RetryingClient, Stopped
 from headrace.streams.clickhouse.event_rows import LAG as EVENTS_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
@@ -59,7 +59,7 @@ _METADATA_S = 30.0
 """Time after which added partitions and recreated topics are noticed."""
 _STOP_S = 10.0
 """Time for writing and committing what was read, once the sink is to stop. What is not committed is read again; an
-announced batch is repeated exactly."""
+announced insert is repeated exactly."""
 
 _NOT_STARTED = (IllegalStateError, KafkaConnectionError, KafkaTimeoutError)
 """Errors of starting partitions after which it is tried again: they were reassigned, or Kafka does not answer."""
@@ -168,6 +168,7 @@ class _Sink:
         await self._cycle.written()
         generation = self._assigned.generation
         self._held.clear()
+        self._cycle.forget()
         self._restarts.clear()
         self._commits.clear()
         await self._assigned.close()
@@ -175,29 +176,32 @@ class _Sink:
             self._held.generation = generation
 
     async def _load(self, places: Sequence[TopicPartition]) -> bool:
-        """Start each of ``places`` whose topic exists at its committed offset, with the cut announced there. Nothing of
-        theirs may be being written. Returns false if one was reassigned or Kafka does not answer.
+        """Start each of ``places`` whose topic exists at its committed offset, or behind the insert announced there,
+        which is repeated. Nothing of theirs may be being written. Returns false if one was reassigned or Kafka does not
+        answer.
         """
         try:
             commits = await self._commits.read(places)
             begins = await self._consumer.beginning_offsets(list(commits))
             ends = await self._consumer.end_offsets(list(commits))
             reported: dict[TopicPartition, Commit] = {}
+            announced: dict[TopicPartition, PlannedInsert | None] = dict.fromkeys(commits)
             for place, commit in commits.items():
                 # Without a commit the offset is −1. A commit outside of the log starts at the log start.
                 at, begin, end = commit.offset, begins[place], ends[place]
-                announced = resumed_cut(commit.cut, at, begin, end)
-                if announced is not None:
-                    first = at if commit.first is None else commit.first
-                else:
-                    first = at if begin <= at <= end else begin
-                if (alert := loss_alert(place, commit, begin, end, self._commits.topic_id(place))) is not None:
+                topic_id = self._commits.topic_id(place)
+                repeated_to = announced_end(commit.ranges, place.partition, at, begin, end)
+                if repeated_to is not None:
+                    announced[place] = PlannedInsert(place.topic, topic_id, commit.ranges)
+                if (alert := loss_alert(place, commit, begin, end, topic_id)) is not None:
                     await (await send(self._producer, ALERTS, alert.message))
-                    reported[place] = Commit(begin, announced, first if first < begin else None)
-                self._held[place] = Pending(first, self._config.batch_records, announced)
+                    reported[place] = Commit(begin, () if repeated_to is None else commit.ranges)
+                first = repeated_to if repeated_to is not None else at if begin <= at <= end else begin
+                self._held[place] = Pending(first, self._config.batch_records)
             if reported:  # with the log start committed, the next start finds nothing to report
                 await self._commits.commit(reported)
-            await self._assigned.start({place: max(self._held[place].first, begins[place]) for place in commits})
+            self._cycle.start(announced)
+            await self._assigned.start({place: self._held[place].first for place in commits})
         except (*_NOT_STARTED, *LOST_PARTITION) as error:
             log.info("partitions were not started, trying again: %s", error)
             return False
@@ -292,7 +296,7 @@ async def _run(config: SinkConfig, stop: asyncio.Event, ready: Callable[[], None
             async with asyncio.TaskGroup() as tasks:
                 held = PendingPartitions()
                 computed = ComputedTables(database)
-                writer = BatchWriter(config.bootstrap, database, producer, commits, computed)
+                writer = BatchWriter(config.bootstrap, database, producer, computed)
                 cycle = WriteCycle(config, held, assigned, commits, writer, tasks)
                 sink = _Sink(config, consumer, assigned, commits, producer, held, cycle)
                 consumer.subscribe([topic.name for topic in STORED_TOPICS], listener=assigned)

@@ -39,12 +39,10 @@ class SinkConfig:
     linger_s: float = 0.3
     """Seconds that a record waits for others before its batch is cut; up to twenty times as long while thousands more
     records are waiting in Kafka."""
-    pause_share: float = 1.0
-    """Pause between two writes while there is a backlog, as a share of the time that the first took, up to two lingers:
-    a busy machine or a slow ClickHouse gets fewer and larger inserts, each of which costs some 10 ms of processor time,
-    whatever its size."""
-    caught_up_pause_share: float = 0.4
-    """The same while there is no backlog: rows are visible sooner, for more of ClickHouse's processor time."""
+    pause_share: float = 0.5
+    """Pause after a write, as a share of the time that it took, for a write that took ``linger_s``; the share grows in
+    proportion to that time, up to three lingers: a busy machine or a slow ClickHouse gets fewer and larger inserts,
+    each of which costs some 20 ms of processor time, merges included, whatever its size."""
     batch_records: int = 65_536
     """Full batches end at multiples of this many offsets; also the size of inserts per partition in a backlog."""
     buffer_bytes: int = 128 * 1024 * 1024
@@ -67,10 +65,10 @@ class SinkConfig:
                 raise ValueError(f"the sink's setting {name} must be positive, not {value}")
             if not value <= _MOST_S:
                 raise ValueError(f"the sink's setting {name} must be at most {_MOST_S:g} seconds, not {value}")
-        for name in ("pause_share", "caught_up_pause_share"):
-            value = getattr(self, name)
-            if not 0 <= value <= _MOST_PAUSE_SHARE:
-                raise ValueError(f"the sink's setting {name} must be from 0 to {_MOST_PAUSE_SHARE:g}, not {value}")
+        if not 0 <= self.pause_share <= _MOST_PAUSE_SHARE:
+            raise ValueError(
+                f"the sink's setting pause_share must be from 0 to {_MOST_PAUSE_SHARE:g}, not {self.pause_share}"
+            )
         for name, most in _MOST.items():
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:

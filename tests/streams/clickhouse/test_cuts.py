@@ -1,9 +1,18 @@
-"""A batch that is read again is cut at the same offsets."""
+"""Records that are inserted together, and announcements by which an insert is repeated."""
 
+from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.clickhouse.cuts import CommitMetadata, deduplication_token, next_cut, resumed_cut
+from headrace.streams.clickhouse.cuts import (
+    MOST_PARTITIONS,
+    CommitMetadata,
+    OffsetRange,
+    PlannedInsert,
+    announced_end,
+    next_cut,
+    planned,
+)
 from headrace.streams.clickhouse.tables import EVENTS
 
 offsets = st.integers(0, 10_000)
@@ -22,48 +31,81 @@ def test_a_batch_that_is_not_full_waits_unless_it_is_cut_early() -> None:
     assert next_cut(30, 30, size=100, early=True) is None
 
 
-def test_an_announced_cut_wins_over_both_rules() -> None:
-    assert next_cut(30, 250, size=100, announced=47) == 47
-    assert next_cut(30, 40, size=100, announced=47, early=True) is None
-    assert next_cut(30, 250, size=100, announced=30) == 100
-
-
 @given(first=offsets, read_to=offsets, size=sizes, early=st.booleans())
 def test_a_cut_lies_inside_what_was_read(first: int, read_to: int, size: int, early: bool) -> None:
     cut = next_cut(first, read_to, size=size, early=early)
     assert cut is None or first < cut <= read_to
 
 
-@given(first=offsets, grown=st.integers(1, 2000), more=st.integers(0, 2000), size=sizes)
-def test_a_restart_that_reads_more_cuts_the_same_batch(first: int, grown: int, more: int, size: int) -> None:
-    cut = next_cut(first, first + grown, size=size, early=True)
-    assert cut is not None
-    announced = CommitMetadata.parse(str(CommitMetadata("Zk0dPQ2wT8mAlBZc8sJ6jg", cut))).cut
-    assert next_cut(first, first + grown + more, size=size, announced=announced) == cut
+@st.composite
+def ranges_of(draw: st.DrawFn) -> tuple[OffsetRange, ...]:
+    partitions = sorted(draw(st.sets(st.integers(0, 300), min_size=1, max_size=MOST_PARTITIONS)))
+    firsts = draw(st.lists(st.integers(0, 2**62), min_size=len(partitions), max_size=len(partitions)))
+    return tuple(
+        OffsetRange(partition, first, first + draw(sizes)) for partition, first in zip(partitions, firsts, strict=True)
+    )
 
 
-@given(topic_id=st.from_regex(r"[A-Za-z0-9_=-]*", fullmatch=True), cut=st.none() | offsets)
-def test_metadata_is_parsed_as_it_was_written(topic_id: str, cut: int | None) -> None:
-    for first in (None, 0, 790):
-        assert CommitMetadata.parse(str(CommitMetadata(topic_id, cut, first))) == (topic_id, cut, first)
+@given(topic_id=st.from_regex(r"[A-Za-z0-9_-]*", fullmatch=True), ranges=st.just(()) | ranges_of())
+def test_metadata_is_parsed_as_it_was_written(topic_id: str, ranges: tuple[OffsetRange, ...]) -> None:
+    text = str(CommitMetadata(topic_id, ranges))
+    assert CommitMetadata.parse(text) == (topic_id, ranges)
+    assert len(text) < 4096, "the broker's bound, offset.metadata.max.bytes"
 
 
 def test_other_metadata_announces_nothing() -> None:
-    assert CommitMetadata.parse("cut=812") == ("", 812, None), "of an older release"
-    for text in ("", "cut=", "cut=-3", '{"next": 3}'):
-        assert CommitMetadata.parse(text) == ("", None, None)
+    assert CommitMetadata.parse("topic=Zk0 cut=812 first=790") == ("Zk0", ()), "of an older release"
+    broken = ("inserts=", "inserts=0:9-3", "inserts=0:1-2,", "inserts=0:1-2,x", "inserts=-1:1-2", '{"next": 3}', "")
+    assert {CommitMetadata.parse(text) for text in broken} == {("", ())}
 
 
-def test_a_token_names_topic_partition_offsets_and_table() -> None:
-    assert deduplication_token("events", "Zk0", 2, 7104, 8000, EVENTS) == "events:Zk0:2:7104-7999:events"
+def test_a_token_names_topic_partitions_offsets_and_table() -> None:
+    insert = PlannedInsert("events", "Zk0", (OffsetRange(0, 790, 812), OffsetRange(2, 7104, 8000)))
+    assert insert.token(EVENTS) == "events:Zk0:0:790-811,2:7104-7999:events"
+    assert (insert.places, insert.end(insert.places[1])) == ([("events", 0), ("events", 2)], 8000)
 
 
-def test_an_announced_batch_is_repeated_if_the_log_holds_its_end() -> None:
-    assert resumed_cut(47, 30, 0, 100) == 47
-    assert resumed_cut(47, 30, 30, 47) == 47
-    assert resumed_cut(47, 30, 35, 100) == 47, "its first records expired"
-    assert resumed_cut(47, 30, 47, 100) is None, "all of its records expired"
-    assert resumed_cut(47, 30, 0, 46) is None, "the log lost records"
-    assert resumed_cut(1005, 905, 0, 5) is None, "the log lost records"
-    assert resumed_cut(30, 30, 0, 100) is None
-    assert resumed_cut(None, -1, 0, 100) is None
+@given(
+    read=st.dictionaries(
+        st.builds(TopicPartition, st.sampled_from(["events", "rewards", "steps"]), st.integers(0, 200)),
+        st.tuples(offsets, sizes),
+        max_size=200,
+    ),
+    most=sizes,
+)
+def test_every_partition_is_in_one_insert_of_its_topic_and_inserts_are_bounded(
+    read: dict[TopicPartition, tuple[int, int]], most: int
+) -> None:
+    ends = {place: (first, first + count) for place, (first, count) in read.items()}
+    inserts = planned(ends, {"events": "e", "rewards": "r", "steps": "s"}, most)
+    written = {insert.place(each.partition): each[1:] for insert in inserts for each in insert.ranges}
+    assert written == ends
+    assert sum(len(insert.ranges) for insert in inserts) == len(ends)
+    counts = [sum(end - first for _, first, end in insert.ranges) for insert in inserts]
+    assert counts == sorted(counts)
+    for insert, count in zip(inserts, counts, strict=True):
+        assert insert.topic_id == insert.topic[0]
+        assert list(insert.ranges) == sorted(insert.ranges)
+        assert len(insert.ranges) == 1 or (count <= most and len(insert.ranges) <= MOST_PARTITIONS)
+
+
+def test_small_batches_of_a_topic_are_one_insert() -> None:
+    places = [TopicPartition(topic, partition) for topic in ("events", "rewards") for partition in range(4)]
+    inserts = planned(dict.fromkeys(places, (10, 30)), {"events": "e", "rewards": "r"}, 1_000)
+    assert [(insert.topic, len(insert.ranges)) for insert in inserts] == [("events", 4), ("rewards", 4)]
+
+
+def test_an_announced_range_is_repeated_if_the_log_holds_its_end() -> None:
+    ranges = (OffsetRange(1, 30, 47), OffsetRange(4, 905, 1005))
+    assert announced_end(ranges, 1, 30, 0, 100) == 47
+    assert announced_end(ranges, 4, 905, 0, 1005) == 1005
+    assert announced_end(ranges, 1, 30, 30, 47) == 47
+    assert announced_end(ranges, 1, 30, 35, 100) == 47, "its first records expired"
+    assert announced_end(ranges, 1, 35, 35, 100) == 47, "and that was reported"
+    assert announced_end(ranges, 1, 30, 47, 100) is None, "all of its records expired"
+    assert announced_end(ranges, 1, 30, 0, 46) is None, "the log lost records"
+    assert announced_end(ranges, 4, 905, 0, 5) is None, "the log lost records"
+    assert announced_end(ranges, 1, 47, 0, 100) is None, "it was committed"
+    assert announced_end(ranges, 1, -1, 0, 100) is None, "nothing was committed"
+    assert announced_end(ranges, 2, 30, 0, 100) is None
+    assert announced_end((), 1, 30, 0, 100) is None

@@ -90,7 +90,7 @@ async def test_an_announced_batch_of_which_records_expired_is_reported_and_store
     committing, inserted = TopicCommits.commit, asyncio.Event()
 
     async def announcements_only(self: TopicCommits, commits: Mapping[TopicPartition, Commit]) -> None:
-        if place in commits and commits[place].cut is None:
+        if place in commits and not commits[place].ranges:
             inserted.set()
             await asyncio.Event().wait()
         await committing(self, commits)

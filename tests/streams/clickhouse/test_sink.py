@@ -34,7 +34,7 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, FEEDBACK, REWA
 from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
-from headrace.streams.clickhouse.cuts import halves
+from headrace.streams.clickhouse.cuts import first_record, halves
 from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, open_client
 from headrace.streams.clickhouse.database import insert as insert_rows
 from headrace.streams.clickhouse.schema import ensure_tables
@@ -437,7 +437,7 @@ def test_inserts_are_compressed_on_loopback_too(clickhouse: str, monkeypatch: py
 
 
 def test_rows_are_halved_between_records_until_one_is_left() -> None:
-    rows = pa.table({"offset": [3, 3, 3, 5, 9, 9]})
+    rows = pa.table({"partition": [0, 0, 0, 0, 1, 1, 2], "offset": [3, 3, 3, 5, 5, 5, 5]})
     left, single = [rows], []
     while left:
         parts = halves(left.pop())
@@ -445,8 +445,10 @@ def test_rows_are_halved_between_records_until_one_is_left() -> None:
             single.append(parts)
         else:
             left += parts
-            assert not set(parts[0]["offset"].to_pylist()) & set(parts[1]["offset"].to_pylist())
-    assert len(single) == 3
+            records = [set(zip(*each.to_pydict().values(), strict=True)) for each in parts]
+            assert not records[0] & records[1]
+            assert first_record(parts[1]) == min(records[1])
+    assert len(single) == 4
 
 
 def test_a_value_that_does_not_fit_its_column_is_unstorable_alone() -> None:
@@ -506,7 +508,7 @@ async def test_waiting_for_clickhouse_ends_at_shutdown() -> None:
         ({"linger_s": float("nan")}, "linger_s must be at most 3600 seconds, not nan"),
         ({"linger_s": float("inf")}, "linger_s must be at most 3600 seconds, not inf"),
         ({"pause_share": -0.1}, "pause_share must be from 0 to 10, not -0.1"),
-        ({"caught_up_pause_share": float("nan")}, "caught_up_pause_share must be from 0 to 10, not nan"),
+        ({"pause_share": float("nan")}, "pause_share must be from 0 to 10, not nan"),
         ({"lag_interval_s": 3601.0}, "lag_interval_s must be at most 3600 seconds, not 3601.0"),
     ],
 )

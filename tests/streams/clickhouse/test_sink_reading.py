@@ -24,11 +24,11 @@ from headrace.schemas.wire import decode_payload
 from headrace.streams.clickhouse import sink, write_cycle
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
-from headrace.streams.clickhouse.cuts import CommitMetadata
+from headrace.streams.clickhouse.cuts import CommitMetadata, OffsetRange
 from headrace.streams.clickhouse.database import RetryingClient
 from headrace.streams.clickhouse.sink import run_sink
 from headrace.streams.clickhouse.sink_config import SinkConfig
-from headrace.streams.clickhouse.write_cycle import WriteCycle
+from headrace.streams.clickhouse.write_cycle import WriteCycle, pause_s
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading import partition_reader
 from headrace.streams.reading.partition_reader import PartitionReader
@@ -285,7 +285,7 @@ async def test_an_announced_batch_whose_first_records_expired_is_stored_once(
     commit, inserted = TopicCommits.commit, asyncio.Event()
 
     async def announcements_only(self: TopicCommits, commits: Mapping[TopicPartition, Commit]) -> None:
-        if place in commits and commits[place].cut is None:
+        if place in commits and not commits[place].ranges:
             inserted.set()
             await asyncio.Event().wait()
         await commit(self, commits)
@@ -350,7 +350,8 @@ async def test_an_announced_cut_behind_the_log_end_does_not_hold_records(kafka: 
     await send_to(kafka, FEEDBACK, group, 3, partition=1)
     async with open_consumer(kafka, group=group) as consumer:
         consumer.assign([place])
-        await consumer.commit({place: (start, str(CommitMetadata(cut=start + 1_000)))})
+        announced = CommitMetadata(ranges=(OffsetRange(1, start, start + 1_000),))
+        await consumer.commit({place: (start, str(announced))})
     async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
         await until_committed(kafka, group, place, await end_of(kafka, place))
 
@@ -388,12 +389,8 @@ async def test_the_sink_waits_for_a_broker_that_is_away(
         assert count(clickhouse, events_of(name)) == 1_000
 
 
-@pytest.mark.parametrize(("backlog", "share"), [(True, 1.0), (False, 0.4)], ids=["backlog", "caught-up"])
-async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_two_lingers(
-    kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch, backlog: bool, share: float
-) -> None:
-    monkeypatch.setattr(WriteCycle, "_has_backlog", lambda _: backlog)
-    writes, delays = list[tuple[float, float, float]](), itertools.cycle([0.4, 1.6])
+async def test_after_a_slow_write_the_sink_pauses(kafka: str, clickhouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes, delays = list[tuple[float, float, float]](), itertools.cycle([0.2, 1.6])
     write, insert = WriteCycle._write, RetryingClient.insert
 
     async def timed(self: Any, batches: Any) -> None:
@@ -406,7 +403,7 @@ async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_
         await asyncio.sleep(next(delays))
         await insert(self, *arguments)
 
-    async with running_sink(SinkConfig(kafka, clickhouse, group=f"pauses-{share}", linger_s=0.25)):
+    async with running_sink(SinkConfig(kafka, clickhouse, group="pauses", linger_s=0.25)):
         await send_to(kafka, EVENTS, "before", 1, partition=0)
         await until(clickhouse, events_of("before"), 1)
         monkeypatch.setattr(WriteCycle, "_write", timed)
@@ -415,8 +412,16 @@ async def test_after_a_slow_write_the_sink_pauses_for_a_share_of_its_time_up_to_
             await send_to(kafka, EVENTS, "pauses", 1, partition=0)
         counted = writes[:]  # without the last one, which does not wait: the sink stops
     pauses = [begun - ended for (_, ended, _), (begun, _, _) in itertools.pairwise(counted)]
-    shares = [min(share * (ended - begun), 0.5) for begun, ended, _ in counted]
-    assert all(pause >= each - 0.01 for pause, each in zip(pauses, shares, strict=False))
+    expected = [pause_s(ended - begun, 0.25, SinkConfig("", "").pause_share) for begun, ended, _ in counted]
+    assert all(pause >= each - 0.01 for pause, each in zip(pauses, expected, strict=False))
     assert max(ended - begun for begun, ended, _ in counted) >= 1.6
     # The pause that was asked for, because on a busy machine the real one may last longer.
-    assert all(asked <= each + 0.001 for (_, _, asked), each in zip(counted, shares, strict=True))
+    assert all(asked <= each + 0.001 for (_, _, asked), each in zip(counted, expected, strict=True))
+
+
+def test_the_pause_grows_faster_than_the_time_of_a_write_and_is_bounded() -> None:
+    assert pause_s(0.3, 0.3, 1.0) == pytest.approx(0.3)
+    assert pause_s(0.1, 0.3, 1.0) == pytest.approx(0.1 / 3)
+    assert pause_s(0.6, 0.3, 0.5) == pytest.approx(0.6)
+    assert pause_s(60.0, 0.3, 1.0) == pytest.approx(3 * 0.3)
+    assert pause_s(60.0, 0.3, 0.0) == 0.0

@@ -1,0 +1,71 @@
+"""Reads the records of an announced insert again, those of partitions that belong to other processes included."""
+
+import asyncio
+import logging
+
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
+from confluent_kafka import KafkaException
+
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import Stall
+from headrace.schemas.kafka.topic_ids import topic_ids
+from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
+from headrace.streams.clickhouse.batches import RowBatch, convert, joined
+from headrace.streams.clickhouse.cuts import PlannedInsert
+from headrace.streams.clickhouse.pending import CHUNK_RECORDS
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+"""Pause before records are read again that could not be read."""
+_IDLE_S = 0.02
+"""Pause after a read without records."""
+
+
+async def rows_again(bootstrap: str, insert: PlannedInsert) -> dict[int, RowBatch]:
+    """Returns the rows of ``insert`` by partition, without records that retention has deleted since, and without
+    partitions of which the log lost the end of their range; none if the topic was deleted. Tries again while Kafka does
+    not answer.
+    """
+    while True:
+        try:
+            return await _read(bootstrap, insert)
+        except (KafkaException, KafkaConnectionError, KafkaTimeoutError) as error:
+            log.warning("the records of an announced insert are not readable, trying again: %s", error)
+            await asyncio.sleep(_RETRY_S)
+
+
+async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RowBatch]:
+    """As :func:`rows_again`, once."""
+    if (await topic_ids(bootstrap, {insert.topic})).get(insert.topic) != insert.topic_id:
+        return {}
+    async with open_consumer(bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign(insert.places)
+        assigned = AssignedPartitions(bootstrap, consumer)
+        await assigned.on_partitions_assigned(insert.places)
+        begins, log_ends = await consumer.beginning_offsets(insert.places), await consumer.end_offsets(insert.places)
+        ends, starts = {}, {}
+        for each in insert.ranges:
+            place = insert.place(each.partition)
+            if max(each.first, begins[place]) < each.end <= log_ends[place]:
+                starts[place], ends[place] = max(each.first, begins[place]), each.end
+        found: dict[int, list[RowBatch]] = {place.partition: [] for place in ends}
+        try:
+            await assigned.start(starts)
+            stall = Stall()
+            positions = {place: await assigned.position(place) for place in ends}
+            while any(positions[place] < end for place, end in ends.items()):
+                records = await assigned.read(CHUNK_RECORDS)
+                for place, read in records.items():
+                    wanted = [record for record in read if record.offset < ends[place]]
+                    found[place.partition].append(await asyncio.to_thread(convert, wanted))
+                if failed := assigned.unreadable():
+                    # Retention may have moved the start of the log meanwhile: it is looked up again.
+                    raise KafkaTimeoutError(f"{', '.join(map(str, failed.values()))}")
+                if not records:
+                    await asyncio.sleep(_IDLE_S)
+                positions = {place: await assigned.position(place) for place in ends}
+                stall.moved_to(positions)
+        finally:
+            await assigned.close()
+    return {partition: joined(batches) for partition, batches in found.items()}
