@@ -20,8 +20,8 @@ from headrace.streams.clickhouse.repeated_insert import rows_again
 from headrace.streams.clickhouse.sink import run_sink
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
+from tests.expired import delete_before
 from tests.streams.clickhouse.test_deleted_topics import recreate
-from tests.streams.clickhouse.test_losses import delete_before
 from tests.streams.clickhouse.test_sink import count, events_of, send_events, until
 from tests.streams.clickhouse.test_sink_reading import end_of, send_to
 
