@@ -5,7 +5,7 @@ A record that cannot be decoded becomes a dead letter, unless a processor of its
 
 A record that can be decoded but does not fit its table, or that ClickHouse refuses, becomes a dead letter with the
 error `unstorable`, with one alert per partition; the rest of the insert is stored. Refused rows are found by bisecting
-the insert. Each half has its own token, so a repeated insert is bisected identically.
+the insert's offsets. Each half has its own token, so a repeated insert is bisected identically.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJE
 from headrace.streams.clickhouse.batches import RowBatch, joined, unstorable
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.computed_tables import ComputedTables
-from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert, RecordPlace, first_record, halves
+from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused
 from headrace.streams.clickhouse.unstored import SOURCE, originals_of, unstored_alert
 from headrace.streams.dead_letters.build import dead_letter_message
@@ -85,21 +85,21 @@ class BatchWriter:
             alert = unstored_alert(place.topic, place.partition, written.first, unstored)
             await (await send(self._producer, ALERTS, alert))
 
-    async def _insert(self, insert: PlannedInsert, table: Table, rows: pa.Table) -> dict[RecordPlace, str]:
-        """Insert ``rows`` of ``insert``. Returns the errors of refused records."""
-        left, refused = [(rows, insert.token(table))], dict[RecordPlace, str]()
+    async def _insert(self, insert: PlannedInsert, table: Table, rows: pa.Table) -> dict[tuple[int, int], str]:
+        """Insert ``rows`` of ``insert``. Returns the errors of refused records, by partition and offset."""
+        left, refused = [(insert, rows)], dict[tuple[int, int], str]()
         while left:
-            part, token = left.pop()
+            part, some = left.pop()
+            if not some.num_rows:
+                continue
             try:
-                await self._database.insert(table, part, token)
+                await self._database.insert(table, some, part.token(table))
             except RowsRefused as error:
-                parts = halves(part)
-                if parts is None:
-                    refused[first_record(part)] = str(error)
-                    continue
-                # Each half has its own token, named by where it was split, also if its first records expire.
-                middle = "-".join(map(str, first_record(parts[1])))
-                left += [(parts[0], f"{token}:<{middle}"), (parts[1], f"{token}:>{middle}")]
+                if halves := part.halves():
+                    left += [(half, half.rows_of(some)) for half in halves]
+                else:
+                    ((partition, offset, _),) = part.ranges
+                    refused[partition, offset] = str(error)
             else:
-                self._computed.inserted(table, part)
+                self._computed.inserted(table, some)
         return refused

@@ -17,9 +17,10 @@ the topic's id.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from aiokafka import TopicPartition
 
@@ -70,6 +71,28 @@ class PlannedInsert:
     def end(self, place: TopicPartition) -> int:
         """Returns one past the last offset of ``place``."""
         return next(each.end for each in self.ranges if each.partition == place.partition)
+
+    def halves(self) -> "tuple[PlannedInsert, PlannedInsert] | None":
+        """Returns two inserts of half of the partitions, or half of the offsets of one; ``None`` for a single offset.
+        They do not depend on which records exist, so a repeated insert is halved identically.
+        """
+        middle = len(self.ranges) // 2
+        before, after = self.ranges[:middle], self.ranges[middle:]
+        if not before:
+            ((partition, first, end),) = self.ranges
+            if end - first == 1:
+                return None
+            half = (first + end) // 2
+            before, after = (OffsetRange(partition, first, half),), (OffsetRange(partition, half, end),)
+        return replace(self, ranges=before), replace(self, ranges=after)
+
+    def rows_of(self, rows: pa.Table) -> pa.Table:
+        """Returns those of ``rows``, which have the columns ``partition`` and ``offset``, that this insert contains."""
+        partitions, offsets = (rows.column(name).to_numpy() for name in ("partition", "offset"))
+        inside = np.zeros(rows.num_rows, bool)
+        for partition, first, end in self.ranges:
+            inside |= (partitions == partition) & (offsets >= first) & (offsets < end)
+        return rows.filter(pa.array(inside))
 
     @property
     def places(self) -> list[TopicPartition]:
@@ -151,26 +174,3 @@ def announced_end(ranges: tuple[OffsetRange, ...], partition: int, committed: in
         if each.partition == partition and each.first <= committed and max(committed, begin) < each.end <= end:
             return each.end
     return None
-
-
-RecordPlace: TypeAlias = tuple[int, int]
-"""A record's partition and offset."""
-
-
-def first_record(rows: pa.Table) -> RecordPlace:
-    """Returns where the record of the first of ``rows`` is."""
-    return rows.column("partition")[0].as_py(), rows.column("offset")[0].as_py()
-
-
-def halves(rows: pa.Table) -> tuple[pa.Table, pa.Table] | None:
-    """Split ``rows`` in two between records; ``None`` if they belong to one record.
-
-    Rows are in the order of their columns ``partition`` and ``offset``. The same rows are always split identically.
-    """
-    places = list(zip(rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True))
-    middle = len(places) // 2
-    ends = [n for n in range(1, len(places)) if places[n] != places[n - 1]]
-    if not ends:
-        return None
-    cut = min(ends, key=lambda end: abs(end - middle))
-    return rows.slice(0, cut), rows.slice(cut)

@@ -1,5 +1,6 @@
 """Records that are inserted together, and announcements by which an insert is repeated."""
 
+import pyarrow as pa
 from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +110,28 @@ def test_an_announced_range_is_repeated_if_the_log_holds_its_end() -> None:
     assert announced_end(ranges, 1, -1, 0, 100) is None, "nothing was committed"
     assert announced_end(ranges, 2, 30, 0, 100) is None
     assert announced_end((), 1, 30, 0, 100) is None
+
+
+small_ranges = st.dictionaries(st.integers(0, 20), st.tuples(offsets, st.integers(1, 40)), min_size=1, max_size=6)
+
+
+@given(read=small_ranges, data=st.data())
+def test_an_insert_is_halved_to_single_offsets_and_the_same_whichever_records_expired(
+    read: dict[int, tuple[int, int]], data: st.DataObject
+) -> None:
+    ranges = tuple(OffsetRange(partition, first, first + count) for partition, (first, count) in sorted(read.items()))
+    records = [(each.partition, offset) for each in ranges for offset in range(each.first, each.end)]
+    kept = data.draw(st.lists(st.sampled_from(records), unique=True).map(sorted))
+    rows = pa.table({"partition": [each for each, _ in kept], "offset": [each for _, each in kept]})
+    left, single = [(PlannedInsert("events", "Zk0", ranges), rows)], list[tuple[int, int]]()
+    while left:
+        insert, some = left.pop()
+        if halves := insert.halves():
+            assert insert.ranges != halves[0].ranges != halves[1].ranges
+            left += [(half, half.rows_of(some)) for half in halves]
+        else:
+            (alone,) = insert.ranges
+            single.append(alone[:2])
+            found = list(zip(some["partition"].to_pylist(), some["offset"].to_pylist(), strict=True))
+            assert found == [alone[:2]] * (alone[:2] in kept)
+    assert sorted(single) == records

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin.records_to_delete import RecordsToDelete
@@ -34,7 +33,6 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, FEEDBACK, REWA
 from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
-from headrace.streams.clickhouse.cuts import first_record, halves
 from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, open_client
 from headrace.streams.clickhouse.database import insert as insert_rows
 from headrace.streams.clickhouse.schema import ensure_tables
@@ -434,21 +432,6 @@ def test_inserts_are_compressed_on_loopback_too(clickhouse: str, monkeypatch: py
     insert_rows(client, EVENTS_TABLE, arrow_table(EVENTS_TABLE, rows), "packed")
     assert client.query("SELECT count() FROM events WHERE payload = {t:String}", {"t": text}).result_rows == [(1000,)]
     assert sizes[0] < 1000 * len(text) / 5
-
-
-def test_rows_are_halved_between_records_until_one_is_left() -> None:
-    rows = pa.table({"partition": [0, 0, 0, 0, 1, 1, 2], "offset": [3, 3, 3, 5, 5, 5, 5]})
-    left, single = [rows], []
-    while left:
-        parts = halves(left.pop())
-        if parts is None:
-            single.append(parts)
-        else:
-            left += parts
-            records = [set(zip(*each.to_pydict().values(), strict=True)) for each in parts]
-            assert not records[0] & records[1]
-            assert first_record(parts[1]) == min(records[1])
-    assert len(single) == 4
 
 
 def test_a_value_that_does_not_fit_its_column_is_unstorable_alone() -> None:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from headrace.streams.assembly.tick import tick
 from headrace.streams.clickhouse import event_rows, tables
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated, joined
 from headrace.streams.clickhouse.columns import COUNTS, Column
-from headrace.streams.clickhouse.cuts import halves
+from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
 from headrace.streams.clickhouse.event_rows import EventRows, make_columns
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import NativeLag
@@ -112,8 +113,11 @@ def test_converted_batches_are_joined_split_and_counted() -> None:
     same(joined(parts), convert_validated(records))
     ((_, rows),) = joined(parts).tables
     assert [column.num_chunks for column in rows.columns] == [1] * len(rows.columns)
-    first, second = halves(rows) or pytest.fail("one record")
-    assert (first.num_rows, second.num_rows) == (len(records) // 2, len(records) - len(records) // 2)
+    whole = PlannedInsert("events", "", (OffsetRange(0, records[0].offset, records[-1].offset + 1),))
+    assert whole.rows_of(rows).equals(rows)
+    halves = [half.rows_of(rows) for half in whole.halves() or pytest.fail("one record")]
+    assert [half.num_rows for half in halves] == [len(records) // 2, len(records) - len(records) // 2]
+    assert pa.concat_tables(halves).equals(rows)
     by_models = convert_validated(records)
     assert 0 <= joined(parts).nbytes - by_models.nbytes < 100  # validity bits of columns without a null
 
