@@ -88,6 +88,22 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """What ClickHouse keeps of a column for each granule, at most 8,192 rows, to read only those granules that may have
+    a value."""
+
+    name: str
+    """Name."""
+    column: str
+    """The column."""
+    kind: str
+    """What is kept, as in DDL: minmax, or bloom_filter with the share of granules that are read in vain."""
+
+
+BY_TIME = Index("by_time", "time", "minmax")
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A named query over headrace's tables."""
 
@@ -121,12 +137,16 @@ class Table:
     """Column by which one of the rows of equal ``key`` is the last one; empty if that is the one written last."""
     computed_from: tuple[str, ...] = ()
     """Names of the tables from whose rows its rows are computed; empty for rows of records."""
+    indexes: tuple[Index, ...] = ()
+    """Indexes by columns with which ``key`` does not begin, apart from that by time."""
 
     def __post_init__(self) -> None:
         names = {column.name for column in self.columns}
         missing = ({*self.key, self.clock, self.newest_by} - {""}) - names
         if missing:
             raise ValueError(f"table {self.name}: the columns {', '.join(sorted(missing))} of its key do not exist")
+        if unknown := {index.column for index in self.indexes} - names:
+            raise ValueError(f"table {self.name}: the columns {', '.join(sorted(unknown))} of its indexes do not exist")
 
     @property
     def keep_days(self) -> int | None:
@@ -134,6 +154,12 @@ class Table:
         records are kept forever."""
         kept = self.keep_ms if self.topic is None else FOREVER if self.topic.compacted else self.topic.retention_ms
         return None if kept == FOREVER else max(1, -(-kept // _DAY_MS))
+
+    @property
+    def all_indexes(self) -> tuple[Index, ...]:
+        """``indexes``, and one by the record's time unless rows are partitioned by it."""
+        has_time = any(column.name == "time" for column in self.columns)
+        return (*((BY_TIME,) if has_time and self.clock != "time" else ()), *self.indexes)
 
     @property
     def inserted(self) -> tuple[Column, ...]:

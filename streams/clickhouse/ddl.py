@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.streams.clickhouse.columns import Column, Table, View
+from headrace.streams.clickhouse.columns import Column, Index, Table, View
 
 DEDUPLICATION_WINDOW = 10_000
 """Number of inserts whose tokens a table remembers: most of an hour at a few per second; a restart takes seconds."""
@@ -38,6 +38,8 @@ class PresentTable:
     """Expression by column that ClickHouse computes from others."""
     compact_up_to_bytes: int | None = None
     """Size up to which all columns of a part are in one file, in bytes; ``None`` if the table does not set it."""
+    indexes: frozenset[str] = frozenset()
+    """Names of its indexes."""
 
 
 def create_statement(table: Table, cluster: str = "", name: str = "") -> str:
@@ -45,8 +47,7 @@ def create_statement(table: Table, cluster: str = "", name: str = "") -> str:
     on which it is replicated; ``name``: another name for the table.
     """
     columns = ",\n".join(f"    {_column_clause(column)}" for column in table.columns)
-    if any(column.name == "time" for column in table.columns) and table.clock != "time":
-        columns += ",\n    INDEX by_time `time` TYPE minmax GRANULARITY 1"
+    columns += "".join(f",\n    INDEX {_index_clause(index)}" for index in table.all_indexes)
     partition = f"\nPARTITION BY {partition_key(table)}" if table.clock else ""
     newest = f"(`{table.newest_by}`)" if table.newest_by else ""
     settings = {"non_replicated_deduplication_window": DEDUPLICATION_WINDOW}
@@ -103,8 +104,8 @@ def view_statement(view: View, cluster: str = "") -> str:
 
 def change_statements(table: Table, present: PresentTable, cluster: str = "") -> list[str]:
     """Returns the DDL that makes a table like ``present`` one like ``table`` in place: renames columns of older
-    releases, adds columns, and sets the retention, how columns are computed and the size of compact parts, unless
-    somebody has set that already. Empty if nothing differs that can be changed in place.
+    releases, adds columns and indexes, and sets the retention, how columns are computed and the size of compact parts,
+    unless somebody has set that already. Empty if nothing differs that can be changed in place.
     """
     alter = f"ALTER TABLE {table.name}{on_cluster(cluster)}"
     names = set(present.types)
@@ -120,6 +121,11 @@ def change_statements(table: Table, present: PresentTable, cluster: str = "") ->
         made.append(f"{alter} MODIFY TTL {expiry_of(table)}" if expiry_of(table) else f"{alter} REMOVE TTL")
     if present.compact_up_to_bytes is None:
         made.append(f"{alter} MODIFY SETTING min_bytes_for_wide_part = {COMPACT_UP_TO_BYTES}")
+    for index in table.all_indexes:
+        if index.name not in present.indexes:
+            made.append(f"{alter} ADD INDEX IF NOT EXISTS {_index_clause(index)}")
+            # Of the rows that are there, in the background.
+            made.append(f"{alter} MATERIALIZE INDEX IF EXISTS {index.name}")
     return made
 
 
@@ -160,6 +166,10 @@ def _column_clause(column: Column) -> str:
     default = " EPHEMERAL" if column.only_inserted else f" DEFAULT {column.computed}" if column.computed else ""
     codec = f" CODEC({column.type.codec})" if column.type.codec and not column.only_inserted else ""
     return f"`{column.name}` {column.type.clickhouse}{default} COMMENT {_literal(column.about)}{codec}"
+
+
+def _index_clause(index: Index) -> str:
+    return f"{index.name} `{index.column}` TYPE {index.kind} GRANULARITY 1"
 
 
 def on_cluster(cluster: str) -> str:

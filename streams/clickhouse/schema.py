@@ -33,8 +33,8 @@ class MigrationError(RuntimeError):
 def ensure_tables(
     client: "Client", tables: tuple[Table, ...] = TABLES, views: tuple[View, ...] = VIEWS, *, cluster: str = ""
 ) -> None:
-    """Create missing tables, columns and views, rename columns of older releases, and set the retention of rows to that
-    of their topics. ``cluster``: name of the ClickHouse cluster on which tables are replicated.
+    """Create missing tables, columns, indexes and views, rename columns of older releases, and set the retention of
+    rows to that of their topics. ``cluster``: name of the ClickHouse cluster on which tables are replicated.
 
     Raises :class:`OutdatedTablesError`, a ``ValueError``, for tables that only a migration can change, and changes
     nothing then.
@@ -119,6 +119,10 @@ def present_table(client: "Client", name: str) -> PresentTable:
         "WHERE database = currentDatabase() AND name = {table:String}",
         parameters=parameters,
     ).result_rows
+    indexes = client.query(
+        "SELECT name FROM system.data_skipping_indices WHERE database = currentDatabase() AND table = {table:String}",
+        parameters=parameters,
+    ).result_rows
     key, query = (str(tables[0][0]), str(tables[0][1])) if tables else ("", "")
     return PresentTable(
         {str(column): str(type_) for column, type_, _ in columns},
@@ -126,6 +130,7 @@ def present_table(client: "Client", name: str) -> PresentTable:
         expiry_in(query),
         {str(column): str(made) for column, _, made in columns if made},
         compact_up_to_in(query),
+        frozenset(str(name) for (name,) in indexes),
     )
 
 

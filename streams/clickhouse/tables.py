@@ -33,6 +33,7 @@ from headrace.streams.clickhouse.columns import (
     TIME,
     UUID,
     Column,
+    Index,
     Table,
 )
 
@@ -228,6 +229,10 @@ TRAJECTORIES = Table(
     key=("trajectory_id", "id"),
     topic=topics.TRAJECTORIES,
     clock="logged_at",
+    indexes=(
+        Index("by_group", "group_id", "bloom_filter(0.01)"),
+        Index("by_parent", "parent_trajectory_id", "bloom_filter(0.01)"),
+    ),
 )
 REWARDS = Table(
     "rewards",
@@ -374,6 +379,7 @@ STEP_MEMBERS = Table(
     key=("run", "step", "trajectory_id", "id"),
     topic=topics.STEPS,
     clock="logged_at",
+    indexes=(Index("by_trajectory", "trajectory_id", "bloom_filter(0.01)"),),
 )
 WEIGHTS = Table(
     "weights",

@@ -14,7 +14,7 @@ from headrace.deploy.cli import cli
 from headrace.schemas.topics import EVENTS as EVENTS_TOPIC
 from headrace.schemas.topics import FOREVER, TOPICS
 from headrace.streams.clickhouse import columns
-from headrace.streams.clickhouse.columns import Column, Table, arrow_table
+from headrace.streams.clickhouse.columns import Column, Index, Table, arrow_table
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.ddl import (
     COMPACT_UP_TO_BYTES,
@@ -30,8 +30,17 @@ from headrace.streams.clickhouse.ddl import (
     view_statement,
 )
 from headrace.streams.clickhouse.schema import ensure_tables, present_table
-from headrace.streams.clickhouse.tables import EVENTS, FEEDBACK, STARTS, TABLES, TABLES_OF_TOPIC
+from headrace.streams.clickhouse.tables import (
+    EVENTS,
+    FEEDBACK,
+    STARTS,
+    STEP_MEMBERS,
+    TABLES,
+    TABLES_OF_TOPIC,
+    TRAJECTORIES,
+)
 from headrace.streams.clickhouse.views import VIEWS
+from tests.benchmarks.bench_tables import wait_until
 
 NOW_MS = int(time() * 1000)
 """Rows of older records of `events` expire."""
@@ -92,6 +101,17 @@ def test_a_key_must_name_existing_columns() -> None:
         Table("t", "", (Column("a", columns.COUNT, ""),), ("b",))
 
 
+def test_an_index_must_name_an_existing_column() -> None:
+    with pytest.raises(ValueError, match="the columns nope of its indexes do not exist"):
+        Table("t", "", (Column("a", columns.COUNT, "A."),), ("a",), indexes=(Index("by_nope", "nope", "minmax"),))
+
+
+def test_records_are_found_by_their_time_unless_they_are_partitioned_by_it() -> None:
+    by_time = {table.name for table in TABLES if "by_time" in {index.name for index in table.all_indexes}}
+    assert by_time == {table.name for table in TABLES} - {"starts", "slice_sums", "lag", "prices"}
+    assert "    INDEX by_time `time` TYPE minmax GRANULARITY 1\n" in create_statement(EVENTS)
+
+
 def test_a_row_with_an_unknown_column_is_refused() -> None:
     with pytest.raises(KeyError, match="has no column nope"):
         arrow_table(EVENTS, [{"nope": 1}])
@@ -101,6 +121,7 @@ def test_a_table_with_a_column_of_another_type_cannot_be_changed_in_place() -> N
     types = {column.name: column.type.clickhouse for column in EVENTS.columns}
     computed = {column.name: column.computed for column in EVENTS.columns if column.computed}
     present = PresentTable(types, "toMonday(logged_at)", "toDateTime(logged_at) + toIntervalDay(30)", computed, 1)
+    present = replace(present, indexes=frozenset({"by_time"}))
     assert incompatibilities(EVENTS, present) == []
     assert change_statements(EVENTS, present) == []
     assert incompatibilities(EVENTS, replace(present, types=types | {"seq": "String"})) == [
@@ -225,6 +246,47 @@ def test_a_table_of_an_older_release_gets_its_new_columns(clickhouse: str) -> No
     ensure_tables(client, (new,))
     insert(client, new, arrow_table(new, [{"a": 2, "b": [("x", 1.0)]}]), "2")
     assert client.query("SELECT a, b FROM grown ORDER BY a").result_rows == [(1, {}), (2, {"x": 1.0})]
+
+
+GRANULE = 8192
+
+
+@pytest.mark.clickhouse
+@pytest.mark.parametrize("is_old", [False, True], ids=["new", "of-an-older-release"])
+@pytest.mark.parametrize(
+    ("table", "index", "copied"),
+    [
+        (TRAJECTORIES, "by_group", "group_id"),
+        (TRAJECTORIES, "by_parent", "parent_trajectory_id"),
+        (STEP_MEMBERS, "by_trajectory", "trajectory_id"),
+    ],
+    ids=lambda given: getattr(given, "name", given),
+)
+def test_an_index_finds_rows_by_what_the_key_does_not_begin_with(
+    clickhouse: str, table: Table, index: str, copied: str, is_old: bool
+) -> None:
+    client = open_client(clickhouse)
+    client.command(f"DROP TABLE IF EXISTS {table.name}")
+    if is_old:
+        client.command(create_statement(replace(table, indexes=())))
+    else:
+        ensure_tables(client, (table,))
+    others = ("step", "intDiv(number, 512)") if table is STEP_MEMBERS else ("trajectory_id", "toString(number)")
+    client.command(
+        f"INSERT INTO {table.name} (id_sent, logged_at, {others[0]}, {copied}) "
+        f"SELECT toString(number), now64(3), {others[1]}, concat('x', toString(number)) FROM numbers({12 * GRANULE})"
+    )
+    ensure_tables(client, (table,))
+    assert index in present_table(client, table.name).indexes
+    assert change_statements(table, present_table(client, table.name)) == []
+    unfinished = (
+        "SELECT count() FROM system.data_skipping_indices WHERE database = currentDatabase() AND "
+        f"table = '{table.name}' AND name = '{index}' AND data_compressed_bytes = 0"
+    )
+    wait_until(lambda: client.query(unfinished).result_rows == [(0,)], 60)
+    found = client.query(f"SELECT count() FROM {table.name} WHERE {copied} = 'x50000'")
+    assert found.result_rows == [(1,)]
+    assert int(found.summary["read_rows"]) <= 3 * GRANULE
 
 
 @pytest.mark.clickhouse
