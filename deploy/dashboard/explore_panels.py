@@ -26,28 +26,28 @@ _FILTERS = " AND ".join(
     )
 )
 
-_SORTED = (
-    "multiIf({sort:String} = 'reward', toFloat64(reward), {sort:String} = 'advantage', toFloat64(advantage), "
-    "{sort:String} = 'version', toFloat64(version), {sort:String} = 'tokens', toFloat64(sampled_tokens), "
-    "{sort:String} = 'turns', toFloat64(turns), {sort:String} = 'feedback', toFloat64(signals), toFloat64(ended_ms))"
-    " * if({order:String} = 'rising', 1, -1)"
+_SORTED = "toFloat64(ended_at)"
+for _name, _column in (
+    ("reward", "normalised"), ("advantage", "advantage"), ("version", "version"), ("tokens", "sampled_tokens"),
+    ("turns", "turns"), ("feedback", "signals"),
+):  # fmt: skip
+    # Not multiIf, for which all these columns would be read.
+    _SORTED = f"if({{sort:String}} = '{_name}', toFloat64({_column}), {_SORTED})"
+_ORDER = f"ORDER BY {_SORTED} * if({{order:String}} = 'rising', 1, -1) NULLS LAST, trajectory_id LIMIT {{limit:UInt32}}"
+
+# Which trajectories are shown is found first, with what filters and order need; everything else is joined to these
+# only. Usually they need columns of `trajectories` alone, which then are read without any join: joins with nothing take
+# as long as reading the rows.
+_IS_JOINED = (
+    "(concat({fate:String}, {reason:String}, {step:String}, {least:String}, {most:String}) != '' "
+    "OR {sort:String} IN ('reward', 'advantage', 'feedback'))"
 )
-
-
-def _matching(facts: str) -> str:
-    return f"""
-            WITH {TOOL_NAMES}
-            SELECT trajectory_id, run, agent, task_source, tenant, harness_version, task_id, group_id, version,
-                   normalised AS reward, outcome, fate, reason, step, advantage, turns, sampled_tokens, signals,
-                   toUnixTimestamp64Milli(ended_at) AS ended_ms
-            FROM ({facts}) WHERE {_FILTERS}
-        """
-
-
-_ORDER = f"ORDER BY {_SORTED} NULLS LAST, trajectory_id LIMIT {{limit:UInt32}}"
-
-# Only what filters and order need is joined to all trajectories; everything else to those that are shown.
-_NEEDED = trajectory_facts(
+_OWN = (
+    "trajectory_id, run, agent, task_source, tenant, harness_version, task_id, group_id, purpose, turns, "
+    f"sampled_tokens, ended_at, {TOOL_NAMES}"
+)
+_JOINED = trajectory_facts(
+    _IS_JOINED,
     rewarded="({least:String} != '' OR {most:String} != '' OR {sort:String} = 'reward')",
     grouped="({fate:String} != '' OR {sort:String} = 'advantage')",
     trained="({fate:String} != '' OR {step:String} != '')",
@@ -56,10 +56,17 @@ _NEEDED = trajectory_facts(
 )
 _CHOSEN = f"""(
             SELECT (groupArray(trajectory_id), any(matching)) FROM (
-                SELECT trajectory_id, count() OVER () AS matching FROM ({_matching(_NEEDED)}) {_ORDER}
+                SELECT trajectory_id, count() OVER () AS matching FROM (
+                    SELECT {_OWN}, oldest_version AS version, CAST(NULL, 'Nullable(Float64)') AS normalised,
+                           '' AS fate, '' AS reason, 0 AS step, CAST(NULL, 'Nullable(Float64)') AS advantage,
+                           0 AS signals
+                    FROM trajectories FINAL WHERE NOT {_IS_JOINED}
+                    UNION ALL
+                    SELECT {_OWN}, version, normalised, fate, reason, step, advantage, signals FROM ({_JOINED})
+                ) WHERE {_FILTERS} {_ORDER}
             )
         )"""
-_IS_SHOWN = f"({{limit:UInt32}} > {MAX_SHOWN} OR trajectory_id IN (SELECT arrayJoin({_CHOSEN}.1)))"
+_IS_SHOWN = f"({{limit:UInt32}} > {MAX_SHOWN} OR trajectory_id IN (SELECT arrayJoin(chosen.1)))"
 
 EXPLORE_PANELS: tuple[Panel, ...] = (
     Panel(
@@ -83,10 +90,13 @@ EXPLORE_PANELS: tuple[Panel, ...] = (
         "trajectories",
         "Assembled trajectories that match the filters above. The address of the page holds the filters.",
         f"""
+        WITH {_CHOSEN} AS chosen, {TOOL_NAMES}
         SELECT trajectory_id, run, agent, task_source AS source, tenant, harness_version AS harness, task_id, group_id,
-               version, reward, outcome, fate, reason, nullIf(step, 0) AS step, advantage, turns, sampled_tokens,
-               signals, ended_ms, if({{limit:UInt32}} > {MAX_SHOWN}, count() OVER (), {_CHOSEN}.2) AS matching
-        FROM ({_matching(trajectory_facts(_IS_SHOWN))})
+               version, normalised AS reward, outcome, fate, reason, nullIf(step, 0) AS step, advantage, turns,
+               sampled_tokens, signals, toUnixTimestamp64Milli(ended_at) AS ended_ms,
+               if({{limit:UInt32}} > {MAX_SHOWN}, count() OVER (), chosen.2) AS matching
+        FROM ({trajectory_facts(_IS_SHOWN)})
+        WHERE {_FILTERS}
         {_ORDER}
         """,
         title="Trajectories",

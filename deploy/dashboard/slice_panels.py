@@ -144,8 +144,7 @@ REWARD = _by_version(
 
 _IS_COMPUTED = f"({{run:String}} = '' OR {IS_CUT})"
 COMPUTED_SUMS = sums_by_slice(
-    f"(SELECT * FROM {scored(labelled=_IS_COMPUTED, of=f' AND {_IS_COMPUTED}')} "
-    f"WHERE {_TRAINING} AND normalised IS NOT NULL)"
+    f"(SELECT * FROM {scored(labelled='1', only=_IS_COMPUTED)} WHERE {_TRAINING} AND normalised IS NOT NULL)"
 )
 """Query: sums of the rewards by slice and version, from the rewards."""
 SUMS_OF_RUN = f"""

@@ -7,7 +7,7 @@ A chart is restricted to a slice (``?source=wide``) or split by one (``?by=sourc
 from dataclasses import dataclass
 
 from headrace.deploy.dashboard.panel import OF_RUN
-from headrace.streams.clickhouse.slices import LENGTH, NONE, NUMBER, TOOL_NAMES, VALUES, labelled_rewards
+from headrace.streams.clickhouse.slices import LENGTH, NONE, NUMBER, SHORTEST, TOOL_NAMES, VALUES, labelled_rewards
 
 MAX_CHOICES = 200
 """Most slices of a kind that the page offers: those with the most trajectories."""
@@ -23,6 +23,8 @@ class Slice:
     """Name on the page."""
     matches: str
     """Condition that a row is in the slice of the parameter."""
+    of_unlabelled: str = NONE
+    """The slice of a trajectory whose labels are unknown, so empty."""
 
 
 def _label(name: str, title: str, column: str) -> Slice:
@@ -40,7 +42,7 @@ SLICES: tuple[Slice, ...] = (
     ),
     _label("tenant", "Tenant", "tenant"),
     _label("harness", "Harness version", "harness_version"),
-    Slice("length", "Length in sampled tokens", f"{LENGTH} = {{length:String}}"),
+    Slice("length", "Length in sampled tokens", f"{LENGTH} = {{length:String}}", SHORTEST),
 )
 """Every kind of slice, in the order of the page."""
 
@@ -53,10 +55,13 @@ MATCHES = " AND ".join(f"({{{each.name}:String}} = '' OR {each.matches})" for ea
 IS_CUT = f"concat({', '.join(f'{{{name}:String}}' for name in CUTS)}) != ''"
 """Condition on the parameters alone: charts are cut."""
 
-IS_MEMBER = (
-    f"(NOT ({IS_CUT}) OR trajectory_id IN "
-    f"(WITH {TOOL_NAMES} SELECT trajectory_id FROM trajectories WHERE {OF_RUN} AND {MATCHES}))"
-)
+KEEPS_UNLABELLED = " AND ".join(f"{{{each.name}:String}} IN ('', '{each.of_unlabelled}')" for each in SLICES)
+"""Condition on the parameters alone: a trajectory without labels is in the selected slices, as all are in charts that
+are not cut."""
+
+_MEMBERS = f"(WITH {TOOL_NAMES} SELECT {NUMBER} FROM trajectories WHERE {OF_RUN} AND {MATCHES})"
+
+IS_MEMBER = f"(NOT ({IS_CUT}) OR {NUMBER} IN {_MEMBERS})"
 """Condition that the trajectory of a row of any table is in the selected slices. Trajectories that are not assembled
 are in no slice."""
 
@@ -73,15 +78,21 @@ SLICE = f"if({{by:String}} = '', '', arrayJoin({_VALUES_BY_KIND}))"
 """Expression: the slices of a row of the kind ``{by:String}``, a row for each; the empty text if that is empty. Of
 conditions on parameters ClickHouse computes only the branch that holds."""
 
-IS_SLICED = f"concat({', '.join(f'{{{name}:String}}' for name in ('by', *CUTS))}) != ''"
-"""Condition on the parameters alone: charts are cut or split, so that the labels of trajectories are needed."""
 
-
-def scored(*, labelled: str = f"({IS_SLICED} OR purpose = 'evaluate')", of: str = "") -> str:
+def scored(*, labelled: str = "{by:String} != ''", only: str = "1", of: str = "") -> str:
     """Returns a query for the latest reward of each selected trajectory of the run with its labels.
 
-    ``labelled``: which trajectories' labels are needed, a condition on the parameters and columns of `trajectories`;
-    others have empty ones. By default those of evaluations, and all if charts are cut or split: joining the labels of
-    half a million trajectories takes as long as everything else. ``of``: another condition on rewards.
+    ``labelled``: whether all labels are needed, a condition on the parameters alone; if not, only `evaluation` has a
+    meaning. By default they are if charts are split: joining the labels of half a million trajectories takes as long as
+    everything else. ``only``: another condition on the parameters, without which nothing is read; ``of``: one on
+    rewards.
     """
-    return labelled_rewards(OF_RUN + of, f"{OF_RUN} AND {labelled}", MATCHES)
+    # Rewards of other slices are dropped by the join with the labels, which are empty then, or, if it is not needed,
+    # before the latest reward of each trajectory is looked for.
+    joined = f"({KEEPS_UNLABELLED} OR {labelled})"
+    needed = f"({labelled} OR ({IS_CUT} AND {KEEPS_UNLABELLED}) OR purpose = 'evaluate')"
+    return labelled_rewards(
+        f"{OF_RUN} AND {only}{of} AND ({joined} OR {NUMBER} IN {_MEMBERS})",
+        f"{OF_RUN} AND {only} AND {needed} AND ({KEEPS_UNLABELLED} OR {MATCHES})",
+        f"(NOT {joined} OR {MATCHES})",
+    )

@@ -14,8 +14,10 @@ NONE = "(none)"
 """Slice of the trajectories without a label."""
 
 _BOUNDS = (64, 256, 1024, 4096, 16384)
+SHORTEST = f"under {_BOUNDS[0]}"
+"""Slice of the shortest trajectories, and of those of unknown length."""
 LENGTH = (
-    f"multiIf(sampled_tokens < {_BOUNDS[0]}, 'under {_BOUNDS[0]}', "
+    f"multiIf(sampled_tokens < {_BOUNDS[0]}, '{SHORTEST}', "
     + ", ".join(f"sampled_tokens < {high}, '{low:,} to {high - 1:,}'" for low, high in pairwise(_BOUNDS))
     + f", '{_BOUNDS[-1]:,} and more')"
 )

@@ -1,6 +1,6 @@
 """Charts cut by slices: what happens in one slice is visible, with its certainty."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import fmean
 from typing import Any
 
@@ -23,6 +23,14 @@ class Pages:
     def __init__(self, url: str) -> None:
         self._client = open_client(url)
         self.trajectories = fill_cut_run(self._client)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The rows of `trajectory_facts`."""
+        found = self._client.query("SELECT * FROM trajectory_facts WHERE run = 'cut'")
+        return [dict(zip(found.column_names, row, strict=True)) for row in found.result_rows]
+
+    def insert(self, statement: str) -> None:
+        self._client.command(statement)
 
     def rows(self, name: str, path: str = "", **chosen: str) -> list[dict[str, Any]]:
         return panel_rows(self._client, name, path, **{"run": "cut", **chosen})
@@ -181,6 +189,80 @@ def test_trajectories_are_listed_by_filters_in_an_order_and_bounded(pages: Pages
     waiting = pages.rows("trajectories", "/explore", fate="waiting", limit="5000")
     assert {row["fate"] for row in waiting} == {"waiting"}
     assert pages.rows("trajectories", "/explore", task="no such task") == []
+
+
+CHOSEN: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], bool]]] = {
+    "all": ({}, lambda row: True),
+    "source": ({"source": CUT_SOURCE}, lambda row: row["task_source"] == CUT_SOURCE),
+    "tool": ({"tool": "read"}, lambda row: "read" in row["tools"]),
+    "versions": ({"from": "33", "to": "35"}, lambda row: 33 <= row["version"] <= 35),
+    "purpose": ({"purpose": "train"}, lambda row: row["purpose"] == "train"),
+    "fate": ({"fate": "waiting"}, lambda row: row["fate"] == "waiting"),
+    "reward": ({"least": "0.4", "most": "0.7"}, lambda row: 0.4 <= row["normalised"] <= 0.7),
+    "reason": ({"reason": "no such reason"}, lambda row: row["reason"] == "no such reason"),
+    "step": ({"step": "3"}, lambda row: row["step"] == 3),
+}
+"""Filters of the list, and what they mean for a row of `trajectory_facts`."""
+ORDERS = {
+    "time": "ended_at",
+    "reward": "normalised",
+    "advantage": "advantage",
+    "version": "version",
+    "tokens": "sampled_tokens",
+    "turns": "turns",
+    "feedback": "signals",
+}
+"""Value of the parameter ``sort`` → column of `trajectory_facts`."""
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("sort", ORDERS)
+def test_the_list_is_that_of_all_facts_by_whatever_it_is_filtered_and_sorted(
+    pages: Pages, name: str, sort: str
+) -> None:
+    parameters, matches = CHOSEN[name]
+    expected = sorted((row for row in pages.facts() if matches(row)), key=lambda row: row["trajectory_id"])
+    known = [row for row in expected if row[ORDERS[sort]] is not None]
+    known.sort(key=lambda row: row[ORDERS[sort]], reverse=True)
+    expected = known + [row for row in expected if row[ORDERS[sort]] is None]
+    found = pages.rows("trajectories", "/explore", sort=sort, limit="20", **parameters)
+    assert [row["trajectory_id"] for row in found] == [row["trajectory_id"] for row in expected[:20]]
+    assert {row["matching"] for row in found} <= {len(expected)}
+    for row, facts in zip(found, expected, strict=False):
+        assert (row["reward"], row["fate"], row["advantage"], row["signals"], row["tenant"]) == (
+            facts["normalised"], facts["fate"], facts["advantage"], facts["signals"], facts["tenant"]
+        )  # fmt: skip
+
+
+def test_rewards_of_trajectories_without_a_row_are_in_the_slices_of_those_without_labels(pages: Pages) -> None:
+    # Rows of `trajectories` expire earlier than rewards.
+    pages.insert(
+        "INSERT INTO rewards (id_sent, logged_at, trajectory_id, run, spec, purpose, role, oldest_version, total, "
+        "maximum, normalised) SELECT concat('r', toString(number)), now64(3), concat('t', toString(number)), "
+        "'expired', 's', 'train', 'trainable', 1, 1, 1, 1 FROM numbers(3)"
+    )
+    pages.insert(
+        "INSERT INTO trajectories (id_sent, logged_at, trajectory_id, run, purpose, role, oldest_version, task_source, "
+        "tools, sampled_tokens) SELECT 't2', now64(3), 't2', 'expired', 'train', 'trainable', 1, 'wide', "
+        "map('grep', 2), 99"
+    )
+    for chosen, series in (
+        ({}, {"train": 3}),
+        ({"source": NONE}, {"train": 2}),
+        ({"source": "wide"}, {"train": 1}),
+        ({"length": "under 64"}, {"train": 2}),
+        ({"tool": "grep", "tenant": NONE}, {"train": 1}),
+        ({"source": "deep"}, {}),
+        ({"by": "source"}, {NONE: 2, "wide": 1}),
+        ({"by": "source", "tool": "grep"}, {"wide": 1}),
+        ({"by": "tool", "source": NONE}, {NONE: 2}),
+    ):
+        for name in ("reward", "reward_distribution"):
+            rows = pages.rows(name, run="expired", **chosen)
+            if name == "reward" or "by" not in chosen:
+                assert sum(row["trajectories"] for row in rows) == sum(series.values()), (name, chosen)
+            if name == "reward":
+                assert {row["series"]: row["trajectories"] for row in rows} == series, chosen
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path or "/")
