@@ -40,7 +40,8 @@ def _to_json(payload: Record) -> bytes:
 def encode(payload: Record, *, key: str, envelope: Envelope, to_json: Callable[[Any], bytes] = _to_json) -> Message:
     """Encode ``payload`` as a Kafka record.
 
-    ``to_json`` converts a payload that is not a model but has the fields of one, such as a struct.
+    ``to_json`` converts a payload that is not a model but has the fields of one, such as a struct; its numbers are
+    finite, since encoders of structs write others as null.
 
     Raises ``ValueError`` if the envelope's type is not the payload's, and :class:`NotFinite` if the payload contains a
     number that is not finite.
@@ -48,7 +49,8 @@ def encode(payload: Record, *, key: str, envelope: Envelope, to_json: Callable[[
     if envelope.type != payload.TYPE:
         raise ValueError(f"the type of the envelope is {envelope.type}, that of the payload {payload.TYPE}")
     value = to_json(payload)
-    refuse_not_finite(value)
+    if to_json is _to_json:
+        refuse_not_finite(value)
     return Message(key.encode(), value, to_headers(envelope))
 
 

@@ -27,6 +27,13 @@ class TypedPayload(NamedTuple, Generic[R]):
     """Trace of its record."""
 
 
+class PlainHeaders(NamedTuple):
+    """Headers in headrace's own form."""
+
+    traceparent: str | None
+    """Trace of the record."""
+
+
 class TypedReader(Generic[R]):
     """Reads the records of one type."""
 
@@ -37,6 +44,17 @@ class TypedReader(Generic[R]):
 
     def read(self, record: LogRecord) -> TypedPayload[R]:
         """Returns the payload of ``record``. Raises :class:`UnreadableRecord` with the error."""
+        value = record.value
+        if value is not None and (plain := self.plain(record)) is not None and nesting(value) <= MAX_NESTING:
+            try:
+                return TypedPayload(self._reader.read(value), plain.traceparent)
+            except Doubt:
+                pass
+        envelope, payload = typed(record, self._model)
+        return TypedPayload(payload, envelope.traceparent)
+
+    def plain(self, record: LogRecord) -> PlainHeaders | None:
+        """Returns what the headers of ``record`` say if they are in headrace's own form and name the type."""
         headers = dict(record.headers)
         trace = headers.get(TRACEPARENT)
         plain = (
@@ -48,10 +66,4 @@ class TypedReader(Generic[R]):
             and (headers.get(SUBJECT) or _NOT_ASCII).isascii()
             and (TRACEPARENT not in headers or (trace or _NOT_ASCII).isascii())
         )
-        if plain and record.value is not None and nesting(record.value) <= MAX_NESTING:
-            try:
-                return TypedPayload(self._reader.read(record.value), trace.decode() if trace else None)
-            except Doubt:
-                pass
-        envelope, payload = typed(record, self._model)
-        return TypedPayload(payload, envelope.traceparent)
+        return PlainHeaders(trace.decode() if trace else None) if plain else None

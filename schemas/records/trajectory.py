@@ -211,6 +211,11 @@ class Trajectory(Record):
         return max(self.missing_count, len(self.missing))
 
     @property
+    def turn_count(self) -> int:
+        """Number of its turns."""
+        return len(self.turns)
+
+    @property
     def versions(self) -> list[int]:
         """Versions of its run that sampled it, ascending; unknown versions and those of other runs are omitted."""
         spans = (span for segment in self.segments for span in segment.version_spans if not self.is_foreign(span))

@@ -294,9 +294,10 @@ class Groups:
         if before is not None:  # the spec of the first member sets the policy, not that of the latest
             policy = self.policies.of(before.spec)
         after, outputs = group(before, reward, now_ms=timestamp_ms, policy=policy, traceparent=traceparent)
-        members = before.members if before else {}
-        member = as_member(candidate_of(reward, traceparent), policy)
-        candidates = members | {reward.trajectory_id: member} if outputs else {}
+        candidates: Mapping[str, Candidate] = {}
+        if outputs:
+            member = as_member(candidate_of(reward, traceparent), policy)
+            candidates = (before.members if before else {}) | {reward.trajectory_id: member}
         if after is None or after is before:
             self._decide(outputs, timestamp_ms, candidates, changes)
             changes.ignored += not outputs

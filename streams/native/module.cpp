@@ -8,6 +8,7 @@
 #include "ingest/open_state.hpp"
 #include "ingest/ordinary_events.hpp"
 #include "ingest/partition_log.hpp"
+#include "summary/trajectory_summary.hpp"
 #include "writer/trajectory_writer.hpp"
 
 namespace {
@@ -40,7 +41,8 @@ PyMODINIT_FUNC PyInit_speedups() {
     if (!module) return nullptr;
     for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::EventColumnsType, &headrace::OpenStateType,
                                &headrace::OrdinaryEventsType, &headrace::PartitionLogType,
-                               &headrace::TrajectoryColumnsType, &headrace::TrajectoryWriterType}) {
+                               &headrace::TrajectoryColumnsType, &headrace::TrajectorySummaryType,
+                               &headrace::TrajectoryWriterType}) {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
     if (PyModule_AddStringConstant(module.get(), "SOURCES", HEADRACE_SOURCES) < 0) return nullptr;

@@ -111,6 +111,28 @@ class TrajectoryColumns:
     def release(self) -> dict[str, Any]:
         """Arrow's array of each column, with which it becomes empty: length, buffers, and the same of each child."""
 
+class TrajectorySummary:
+    """Checks trajectories, and takes from them what a reward of the outcome needs."""
+
+    def __init__(
+        self,
+        *,
+        shape: Sequence[Any],
+        decode_array: Callable[[str, str], Any],
+        max_array_bytes: int,
+        max_logprob: float,
+    ) -> None:
+        """``shape``: as for :class:`TrajectoryColumns`. Raises ``LookupError`` where the module was built for
+        others."""
+    def read(
+        self, json: bytes, /
+    ) -> (
+        tuple[str, bytes | None, float | None, tuple[str, ...], list[int], int, int, str | None, int, int | None] | None
+    ):
+        """Id, start as JSON, outcome, defects, versions, sampled tokens, number of turns, status, end in Unix
+        milliseconds and continuations of the trajectory in ``json``; ``None`` if Python has to read it. Raises what
+        ``decode_array`` raises, except ``ValueError``."""
+
 class OpenState:
     """``PlainOpenState`` in one block of memory, to be made of the fields that have no default, in order."""
 

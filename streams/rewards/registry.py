@@ -39,6 +39,9 @@ SHIPPED = (
 )
 """Specs that come with headrace."""
 
+OF_OUTCOME = frozenset({OUTCOME.label, ENVIRONMENT.label})
+"""Labels of those that read a trajectory's outcome and nothing else of it."""
+
 OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in SHIPPED}
 """``SHIPPED`` by label."""
 

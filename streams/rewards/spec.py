@@ -208,8 +208,20 @@ class RewardSpec:
     reward, ``MAX_REWARD``, applies."""
     hints: HintFunction | None = None
     """Gives hints for turns that went wrong, which do not affect the total; ``None``: none."""
+    label: str = field(init=False, repr=False, compare=False)
+    """Name and version, as in records: ``search@1``."""
+    judges: tuple[JudgedTerm, ...] = field(init=False, repr=False, compare=False)
+    """Components that need a verdict."""
+    takes_feedback: bool = field(init=False, repr=False, compare=False)
+    """Whether feedback changes the score."""
 
     def __post_init__(self) -> None:
+        # Computed once, because every trajectory is compared with them.
+        object.__setattr__(self, "label", f"{self.name}@{self.version}")
+        judges = tuple(term for term in self.terms if isinstance(term, JudgedTerm))
+        object.__setattr__(self, "judges", judges)
+        takes_feedback = any(isinstance(term, Term) and term.takes_feedback for term in self.terms)
+        object.__setattr__(self, "takes_feedback", takes_feedback)
         if not self.name or "@" in self.name or self.version < 1:
             raise ValueError(f"a spec needs a name without @ and a version from 1, not {self.name!r}, {self.version}")
         names = [term.name for term in self.terms]
@@ -224,23 +236,13 @@ class RewardSpec:
                 f"maximum, nor either beyond {MAX_REWARD:g}"
             )
 
-    @property
-    def label(self) -> str:
-        """Name and version, as in records: ``search@1``."""
-        return f"{self.name}@{self.version}"
-
-    @property
-    def judges(self) -> tuple[JudgedTerm, ...]:
-        """Components that need a verdict."""
-        return tuple(term for term in self.terms if isinstance(term, JudgedTerm))
-
-    @property
-    def takes_feedback(self) -> bool:
-        """Whether feedback changes the score."""
-        return any(isinstance(term, Term) and term.takes_feedback for term in self.terms)
-
     def score(
-        self, trajectory: Trajectory, feedback: Sequence[Feedback] = (), verdicts: Mapping[str, Verdict] | None = None
+        self,
+        trajectory: Trajectory,
+        feedback: Sequence[Feedback] = (),
+        verdicts: Mapping[str, Verdict] | None = None,
+        *,
+        make: type[Component] = Component,
     ) -> Score:
         """Returns every component of ``trajectory`` and their total, or the first reason for no total.
 
@@ -248,16 +250,21 @@ class RewardSpec:
 
         ``verdicts`` are by the name of the term. A missing verdict gives ``not_judged``; a component that raises
         anything but :class:`Unscorable`, also ``SystemExit``, gives ``<name>_raised``, and its first traceback is
-        logged. ``KeyboardInterrupt`` and a cancellation are raised.
+        logged. ``KeyboardInterrupt`` and a cancellation are raised. ``make``: ``Component``, or a struct with its
+        fields.
         """
-        scored = self._scored(trajectory, feedback, verdicts)
+        scored = self._scored(trajectory, feedback, verdicts, make)
         if self.hints is None:
             return scored
         hints, refused = hints_of(self.hints, trajectory, spec=self.label)
         return replace(scored, hints=hints, hints_refused=refused)
 
     def _scored(
-        self, trajectory: Trajectory, feedback: Sequence[Feedback], verdicts: Mapping[str, Verdict] | None
+        self,
+        trajectory: Trajectory,
+        feedback: Sequence[Feedback],
+        verdicts: Mapping[str, Verdict] | None,
+        make: type[Component],
     ) -> Score:
         version = newest_version(trajectory)
         components: dict[str, Component] = {}
@@ -278,7 +285,7 @@ class RewardSpec:
                 self._report(term.name)
                 unscored = unscored or f"{term.name}_raised"
             else:
-                components[term.name] = Component(value=float(value), weight=weight, details=details)
+                components[term.name] = make(value=float(value), weight=float(weight), details=details)
         if unscored is not None:
             return Score(components, None, unscored)
         beyond = Score(components, None, OUT_OF_RANGE)

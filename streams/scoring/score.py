@@ -7,7 +7,7 @@ from typing import Any
 from headrace.schemas.events import TrajectoryStarted
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
-from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.task_labels import is_tripwire, task_source
 from headrace.schemas.wire import Message, record_message
@@ -25,9 +25,10 @@ SOURCE = "/streams/score"
 REWARDS_OF_AGENTS = parse_rewards(DEFAULTS)
 """The default reward spec of each agent."""
 
-PlainReward, PlainReference = writing(Reward), writing(Reference)
-"""A reward and its reference as structs, not validated: of a trajectory that was read as a struct, under a spec that
-comes with headrace, so that each of their values is valid. They take a fifth of the time of the models."""
+PlainReward, PlainReference, PlainComponent = writing(Reward), writing(Reference), writing(Component)
+"""A reward, its reference and its components as structs, not validated: of a trajectory that was read as a struct,
+under a spec that comes with headrace, so that each of their values is valid. They take a fifth of the time of the
+models."""
 
 RAISED = "raised"
 """Reason for no total: scoring itself raised. A component that raises has a separate label."""
@@ -52,7 +53,8 @@ def score(
     spec = rewards.of(trajectory)
     given = sorted(feedback, key=lambda each: (each.reference.partition, each.reference.offset))
     hidden = hiding_defect(trajectory)
-    scored = Score({}, None, hidden.value) if hidden else spec.score(trajectory, given, verdicts)
+    part = PlainComponent if make is PlainReward else Component
+    scored = Score({}, None, hidden.value) if hidden else spec.score(trajectory, given, verdicts, make=part)
     references = [each.reference for each in given]
     return _reward(trajectory, reference, spec, scored, feedback=references, revision=revision, make=make)
 
@@ -127,7 +129,7 @@ def _reward(
         oldest_version=versions[0] if versions else None,
         newest_version=versions[-1] if versions else None,
         sampled_tokens=trajectory.sampled_tokens,
-        turns=len(trajectory.turns),
+        turns=trajectory.turn_count,
         status=trajectory.status,
         ended_ms=trajectory.ended_ms,
         hints=scored.hints,

@@ -33,7 +33,7 @@ bool TrajectoryFields::find(const Shape& shape) {
         {&own.status, "status"}, {&own.answer, "answer"}, {&own.outcome, "outcome"}, {&own.missing, "missing"},
         {&own.missing_count, "missing_count"}, {&own.events, "events"}, {&own.duplicates, "duplicates"},
         {&own.defects, "defects"}, {&own.first, "first"}, {&own.last, "last"}, {&own.started_ms, "started_ms"},
-        {&own.ended_ms, "ended_ms"},
+        {&own.ended_ms, "ended_ms"}, {&own.continuations, "continuations"},
     });
     if (!is_found) return false;
     const Shape *started = part_of(shape, own.started), *segments = part_of(shape, own.segments);
@@ -59,12 +59,15 @@ bool TrajectoryFields::find(const Shape& shape) {
         find_all(*first, {{&place.partition, "partition"}, {&place.offset, "offset"}}) &&
         find_all(*last, {{&place.partition, "partition"}, {&place.offset, "offset"}});
     if (!are_found) return false;
+    segment.start_run = start.run;
     const Shape* spans = part_of(*segments, segment.version_spans);
     const Shape* sampling = part_of(*segments, segment.sampling_spans);
     const Shape* calls = part_of(*turns, turn.tools);
     return spans && sampling && calls &&
-           find_all(*spans, {{&span.version, "version"}, {&span.end, "end"}, {&span.run, "run"}}) &&
-           find_all(*sampling, {{&sampling_end, "end"}}) &&
+           find_all(*spans, {
+               {&segment.span.version, "version"}, {&segment.span.end, "end"}, {&segment.span.run, "run"},
+           }) &&
+           find_all(*sampling, {{&segment.sampling_end, "end"}}) &&
            find_all(*calls, {
                {&call.call_id, "call_id"}, {&call.tool, "tool"}, {&call.status, "status"},
                {&call.error_class, "error_class"}, {&call.latency_s, "latency_s"},

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "payloads/payload.hpp"
+#include "payloads/segment_arrays.hpp"
 
 namespace headrace {
 
@@ -66,12 +67,10 @@ inline constexpr std::string_view kTrajectoryKnown =
 struct TrajectoryFields {
     struct { int trajectory_id, started, segments, turns, tools, critical_steps, total_steps, subagents_assigned,
                  subagents_finished, sampled_tokens, status, answer, outcome, missing, missing_count, events,
-                 duplicates, defects, first, last, started_ms, ended_ms; } own;
+                 duplicates, defects, first, last, started_ms, ended_ms, continuations; } own;
     struct { int run, task_id, group_id, group_size, agent, harness_version, role, purpose, parent_trajectory_id,
                  tenant, consent, task; } start;
-    struct { int token_ids, loss_mask, logprobs, version_spans, sampling_spans; } segment;
-    struct { int version, end, run; } span;
-    int sampling_end;
+    SegmentFields segment;
     struct { int sampled_tokens, finish_reason, tools, pruned_ids, summarized; } turn;
     struct { int call_id, tool, status, error_class, latency_s; } call;
     struct { int calls, errors, seconds; } use;

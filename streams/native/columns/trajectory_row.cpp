@@ -159,50 +159,13 @@ bool TrajectoryReader::add_tools(const Value& tools, TrajectoryRow& row) const {
     return true;
 }
 
-// The arrays of a segment, in the reader's memory; kDoubt if they disagree, as in `Segment._axes_agree`.
-Outcome TrajectoryReader::read_segment(const Payload& segment) {
-    const Value& logprobs = segment[of_.segment.logprobs];
-    Outcome outcome = read_array(rules_.codec, segment[of_.segment.token_ids].text, 'i', sizeof(int32_t), tokens_);
-    if (outcome == Outcome::kDone) outcome = read_array(rules_.codec, segment[of_.segment.loss_mask].text, 'b', 1, mask_);
-    if (outcome == Outcome::kDone && !logprobs.is_null) {
-        outcome = read_array(rules_.codec, logprobs.text, 'f', sizeof(float), logprobs_);
-    }
-    if (outcome != Outcome::kDone) return outcome;
-    if (!std::all_of(mask_.begin(), mask_.end(), [](char bit) { return bit == 0 || bit == 1; })) return Outcome::kDoubt;
-    const auto sampled = static_cast<size_t>(std::count(mask_.begin(), mask_.end(), 1));
-    const auto ends_there = [&](int spans, int end) {
-        const auto all = segment[spans].all_parts();
-        return all.empty() || all.back()[end].number.integer == static_cast<int64_t>(sampled);
-    };
-    const bool agree = mask_.size() * sizeof(int32_t) == tokens_.size() &&
-                       (logprobs.is_null || logprobs_.size() == sampled * sizeof(float)) &&
-                       ends_there(of_.segment.version_spans, of_.span.end) &&
-                       ends_there(of_.segment.sampling_spans, of_.sampling_end);
-    const bool are_valid = logprobs.is_null || are_logprobs(logprobs_, rules_.codec.max_logprob);
-    return agree && are_valid ? Outcome::kDone : Outcome::kDoubt;
-}
-
 Outcome TrajectoryReader::add_segments(const Payload& trajectory, TrajectoryRow& row) {
-    const Value& started = trajectory[of_.own.started];
-    const auto segments = trajectory[of_.own.segments].all_parts();
-    std::vector<int64_t> versions;
-    int64_t tokens = 0;
-    for (const Payload& segment : segments) {
-        const Outcome outcome = read_segment(segment);
-        if (outcome != Outcome::kDone) return outcome;
-        tokens += static_cast<int64_t>(mask_.size());
-        for (const Payload& span : segment[of_.segment.version_spans].all_parts()) {
-            const Value& run = span[of_.span.run];
-            const bool is_foreign = !run.is_null && !started.is_null &&
-                                    run.text != started.all_parts().front()[of_.start.run].text;
-            const Value& version = span[of_.span.version];
-            if (!is_foreign && !version.is_null) versions.push_back(version.number.integer);
-        }
-    }
-    std::sort(versions.begin(), versions.end());
-    versions.erase(std::unique(versions.begin(), versions.end()), versions.end());
-    put_number(static_cast<int64_t>(segments.size()), row[kSegmentsColumn].front());
-    put_number(tokens, row[kTokensColumn].front());
+    const Value& segments = trajectory[of_.own.segments];
+    const Outcome outcome = segments_.read(segments, trajectory[of_.own.started]);
+    if (outcome != Outcome::kDone) return outcome;
+    put_number(static_cast<int64_t>(segments.all_parts().size()), row[kSegmentsColumn].front());
+    put_number(segments_.tokens(), row[kTokensColumn].front());
+    const std::vector<int64_t>& versions = segments_.versions();
     for (const int64_t version : versions) add_number(version, row[kVersionsColumn]);
     if (!versions.empty()) {
         put_number(versions.front(), row[kOldestColumn].front());

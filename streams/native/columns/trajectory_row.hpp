@@ -24,7 +24,8 @@ struct RowRules {
 // Derives rows; its memory is reused from one to the next.
 class TrajectoryReader {
 public:
-    explicit TrajectoryReader(const RowRules& rules) : rules_(rules), of_(rules.fields) {}
+    explicit TrajectoryReader(const RowRules& rules)
+        : rules_(rules), of_(rules.fields), segments_(rules.codec, of_.segment) {}
 
     // Fills `row` with views into `json`; kDoubt if Python has to decide.
     Outcome read(std::string_view json, TrajectoryRow& row);
@@ -35,12 +36,11 @@ private:
     bool add_turns(const Payload& trajectory, TrajectoryRow& row) const;
     bool add_tools(const Value& tools, TrajectoryRow& row) const;
     Outcome add_segments(const Payload& trajectory, TrajectoryRow& row);
-    Outcome read_segment(const Payload& segment);
 
     const RowRules& rules_;
     const TrajectoryFields& of_;
     Payload payload_;
-    std::string tokens_, mask_, logprobs_;
+    SegmentReader segments_;
 };
 
 }  // namespace headrace

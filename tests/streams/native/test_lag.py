@@ -18,6 +18,7 @@ from headrace.streams.assembly.trajectory_writer import LAG, is_left_to_python, 
 from headrace.streams.clickhouse import event_rows, trajectory_rows
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import UNKNOWN, NativeLag, tables_of
+from headrace.streams.scoring import trajectory_summary
 from tests.streams.builders import event, facts
 from tests.streams.native.built import needs_speedups
 from tests.streams.native.test_trajectories import history_of
@@ -49,6 +50,7 @@ def test_the_module_was_built_for_all_types_and_fields() -> None:
     assert not LAG, f"the C++ is to be written: {LAG}"
     assert not event_rows.LAG, f"the C++ is to be written: {event_rows.LAG}"
     assert not trajectory_rows.LAG, f"the C++ is to be written: {trajectory_rows.LAG}"
+    assert not trajectory_summary.LAG, f"the C++ is to be written: {trajectory_summary.LAG}"
 
 
 def test_known_types_and_fields_are_no_lag() -> None:

@@ -18,7 +18,7 @@ from headrace.schemas.records.trajectory import ToolUse, Trajectory, Turn
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, encode
 from headrace.streams.raw import StoredRecord
-from headrace.streams.rewards.registry import OURS, Rewards
+from headrace.streams.rewards.registry import OF_OUTCOME, OURS, Rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Term
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Join, JoinChanges, JoinLimits, TrajectoryArrival
 from headrace.streams.scoring.score import REWARDS_OF_AGENTS, reward_message, score_or_label, unscored
@@ -30,9 +30,11 @@ from headrace.streams.scoring.score_intake import (
     take_trajectory,
     uses_feedback,
 )
+from headrace.streams.scoring.trajectory_summary import TrajectorySummary
 from headrace.streams.typed_record import typed
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import JUDGED, LIKED, WINDOW_MS
+from tests.streams.native.built import needs_speedups
 from tests.streams.test_structs import anything, paths, put
 
 ATTEMPT = attempt(
@@ -153,6 +155,53 @@ def test_a_struct_is_scored_as_the_model_is(label: str, path: Any, value: object
         taken = take_trajectory(arrived, rewards)
         assert isinstance(taken, Scored)
         assert taken.outgoing[0].message == reward_message(expected[0], origin=expected[1])
+
+
+@needs_speedups
+@pytest.mark.parametrize("label", sorted(OF_OUTCOME))
+@given(path=st.sampled_from(sorted(paths(PAYLOAD), key=str)), value=anything | st.none())
+def test_a_reward_of_the_outcome_is_the_same_without_turns_and_tokens(label: str, path: Any, value: object) -> None:
+    text = json.dumps(put(PAYLOAD, path, value), separators=(",", ":"), ensure_ascii=False)
+    arrived = record(MESSAGE, value=text.encode(errors="surrogatepass"))
+    rewards = Rewards({}, OURS[label])
+
+    def by_model() -> tuple[Trajectory, str | None]:
+        envelope, trajectory = typed(arrived, Trajectory)
+        return trajectory, envelope.traceparent
+
+    expected = scored(by_model, rewards)
+    assert scored(lambda: read_trajectory(arrived, rewards), rewards) == expected
+    if isinstance(expected[0], Reward):
+        taken = take_trajectory(arrived, rewards)
+        assert isinstance(taken, Scored)
+        assert taken.outgoing[0].message == reward_message(expected[0], origin=expected[1])
+
+
+@needs_speedups
+def test_only_rewards_of_the_outcome_are_given_a_summary() -> None:
+    message = trajectory_message(attempt("t", agent="shop"))
+    for spec in OURS.values():
+        read = read_trajectory(record(message), Rewards({"shop": spec}, OURS["search@1"])).payload
+        assert isinstance(read, TrajectorySummary) == (spec.label in OF_OUTCOME)
+
+
+@needs_speedups
+def test_an_agent_that_seems_to_be_another_gets_its_own_reward() -> None:
+    one = attempt("t", agent="shop", task={})
+    masked = trajectory_message(one).value.replace(b'"masked":{}', b'"masked":{"agent":1}')
+    misleading = [masked, b'{"x":{"agent":"other"},' + trajectory_message(one).value[1:]]
+    for ours, theirs in ((OURS["outcome@1"], OURS["search@1"]), (OURS["search@1"], OURS["outcome@1"])):
+        rewards = Rewards({"shop": ours, "other": theirs}, theirs)
+        for value in misleading:
+            taken = take_trajectory(record(trajectory_message(one), value=value), rewards)
+            assert isinstance(taken, Scored)
+            assert taken.reward.spec == ours.label
+
+
+def test_another_spec_with_the_label_of_ours_is_given_the_model() -> None:
+    theirs = RewardSpec("outcome", 1, (Term("turns", lambda trajectory: float(len(trajectory.turns)), 1.0),))
+    message = trajectory_message(attempt("t"))
+    assert isinstance(read_trajectory(record(message), Rewards({}, theirs)).payload, Trajectory)
 
 
 def scored(read: Callable[[], tuple[Trajectory, str | None]], rewards: Rewards) -> tuple[object, str | None]:

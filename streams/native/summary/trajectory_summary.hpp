@@ -1,0 +1,9 @@
+#pragma once
+
+#include "python.hpp"
+
+namespace headrace {
+
+extern PyTypeObject TrajectorySummaryType;
+
+}  // namespace headrace
