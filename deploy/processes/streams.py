@@ -62,6 +62,7 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
     """Run the process ``name``: all processors but assemble, one of them, or all (``streams``)."""
     from headrace.deploy.processes.telemetry import observe_lag_of
     from headrace.deploy.system.notify import notify_ready
+    from headrace.streams.memory import collect_rarely
     from headrace.streams.workers import consumer_group, run_workers
 
     config = workers_config(settings, name)
@@ -71,6 +72,7 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
         groups.append(group)
         beside.append(assembler)
     observe_lag_of(name, settings, groups)
+    collect_rarely()
     status: int = run_workers(config, ready=notify_ready, side_tasks=beside)
     return status
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar, Protocol, cast
 
 import aiokafka
@@ -38,12 +39,15 @@ logger = logging.getLogger(__name__)
 
 BATCH_WITHIN_S = 0.05
 """Seconds to wait for a batch to fill: the latency that a stage adds to a single trajectory."""
+FLOW_WITHIN_S = 0.2
+"""The same in a flow: for records that arrive within so many seconds after the batch before them. A transaction takes
+as much processor time as scoring 20 trajectories, whatever it holds."""
 FETCH_WAIT_MS = 100
 """How long a broker holds a fetch request without records. Only one request per broker is in flight: while it is held
 for an idle partition, busy partitions get no records. Faust's default is 1.5 s."""
 PAUSE_S = 0.02
 """Seconds between two checks whether full buffers have space again."""
-_BUFFERED_FETCHES = 4
+_BUFFERED_FETCHES = 8
 """Fetches that a stream buffers before its partitions are paused."""
 MEMBER_LOST_S = 10.0
 """Session timeout: after this many seconds without a heartbeat, a dead worker's partitions are reassigned. Faust's
@@ -257,18 +261,21 @@ def lists_of(app: faust.App, topic: Topic) -> faust.TopicT:
 
 async def batches(app: faust.App, stream: Any, size: int) -> AsyncIterator[tuple[list[LogRecord], int]]:
     """Yields the records that arrive in ``stream`` of :func:`lists_of`, at most ``size`` at a time, each batch with the
-    generation of the consumer group in which it was read; waits at most :data:`BATCH_WITHIN_S` for a batch to fill.
+    generation of the consumer group in which it was read; waits :data:`BATCH_WITHIN_S` for a batch to fill, and in a
+    flow :data:`FLOW_WITHIN_S`.
     """
     queue = stream.channel.queue
+    flows_until = 0.0
     async for _ in stream:
         events = [stream.current_event]
         if not _fill(events, queue, size):
-            await asyncio.sleep(BATCH_WITHIN_S)
+            await asyncio.sleep(FLOW_WITHIN_S if monotonic() < flows_until else BATCH_WITHIN_S)
             _fill(events, queue, size)
         generation = app.consumer_generation_id
         records = [record for event in events if event.message.generation_id == generation for record in event.value]
         for start in range(0, len(records), size):
             yield records[start : start + size], generation
+        flows_until = monotonic() + FLOW_WITHIN_S
 
 
 def _fill(events: list[faust.Event], queue: ThrowableQueue[faust.Event], size: int) -> bool:

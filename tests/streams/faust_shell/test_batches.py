@@ -33,6 +33,7 @@ class Stream:
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faust_app, "BATCH_WITHIN_S", 0.0)
+    monkeypatch.setattr(faust_app, "FLOW_WITHIN_S", 0.0)
 
 
 async def taken(stream: Stream, size: int, generation: int = 1) -> list[tuple[list[Any], int]]:
@@ -74,6 +75,36 @@ async def test_a_list_that_arrives_while_the_batch_fills_is_in_it(monkeypatch: p
     stream.put([1])
     asyncio.get_running_loop().call_later(0.01, stream.put, [2])
     assert await taken(stream, 5) == [([1, 2], 1)]
+
+
+async def test_in_a_flow_a_batch_has_longer_to_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faust_app, "FLOW_WITHIN_S", 0.1)
+    stream, call_later = Stream(), asyncio.get_running_loop().call_later
+    stream.put([1])
+    app: Any = SimpleNamespace(consumer_generation_id=1)
+    found: list[Any] = []
+    async for records, _ in batches(app, stream, 5):
+        if not found:
+            stream.put([2])
+            call_later(0.02, stream.put, [3])
+        found.append(records)
+    assert found == [[1], [2, 3]]
+
+
+async def test_a_record_after_a_pause_waits_as_little_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faust_app, "FLOW_WITHIN_S", 60.0)
+    times = iter([0.0, 1.0, 62.0, 63.0])  # before and after each of two batches
+    monkeypatch.setattr(faust_app, "monotonic", lambda: next(times))
+    stream, app = Stream(), SimpleNamespace(consumer_generation_id=1)
+    stream.put([1])
+    untyped: Any = app
+    found: list[Any] = []
+    async with asyncio.timeout(10):
+        async for records, _ in batches(untyped, stream, 5):
+            found.append(records)
+            if len(found) == 1:
+                stream.put([2])
+    assert found == [[1], [2]]
 
 
 async def test_taking_a_batch_lets_paused_partitions_fetch_again() -> None:
