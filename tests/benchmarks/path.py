@@ -131,7 +131,7 @@ async def path(
                 *workers,
                 Contender("sink", "sink", _sink(url), writes=False),
             ):
-                contender = each if checkout is None else _of(checkout, each)
+                contender = each if checkout is None else of_checkout(checkout, each)
                 (children[each.name],) = started.enter_context(running(contender, await prepared(kafka, each)))
             await _has_tables(client, children.values())
             processes = {name: [psutil.Process(child.pid)] for name, child in children.items()}
@@ -188,7 +188,7 @@ def _python_path(checkout: Path) -> str:
     return os.pathsep.join((str(root / "src"), str(root)))
 
 
-def _of(checkout: Path, contender: Contender) -> Contender:
+def of_checkout(checkout: Path, contender: Contender) -> Contender:
     """``contender`` as the code of ``checkout`` runs it."""
 
     def command(start: Start) -> Command:
