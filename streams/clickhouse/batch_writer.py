@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 import pyarrow as pa
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES
@@ -68,13 +68,14 @@ class BatchWriter:
                     refused[partition][offset] = error
         for each in insert.ranges:
             if each.partition in batches:
-                await self._report(insert.place(each.partition), each, batches[each.partition], refused[each.partition])
+                await self._report(insert, each, batches[each.partition], refused[each.partition])
 
     async def _report(
-        self, place: TopicPartition, written: OffsetRange, batch: RowBatch, refused: Mapping[int, str]
+        self, insert: PlannedInsert, written: OffsetRange, batch: RowBatch, refused: Mapping[int, str]
     ) -> None:
-        """Send dead letters and an alert for the records of ``written`` that are in no table."""
-        originals = await originals_of(self._bootstrap, place, refused)
+        """Send dead letters and an alert for the records of ``written``, one of its ranges, that are in no table."""
+        place = insert.place(written.partition)
+        originals = await originals_of(self._bootstrap, place, insert.topic_id, refused)
         unstored = batch.unstorable + [(record, unstorable(refused[record.offset])) for record in originals]
         dead_letters = [each for each in batch.unreadable if each[0].topic not in READ_BY_A_PROCESSOR] + unstored
         for record, error in batch.unreadable + unstored:

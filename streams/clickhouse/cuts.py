@@ -120,23 +120,23 @@ def full_end(first: int, size: int) -> int:
 
 
 def planned(
-    ends: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, str], most_offsets: int
+    ends: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[TopicPartition, str], most_offsets: int
 ) -> list[PlannedInsert]:
     """Returns the inserts of what is read of each partition, first offset and end, the smallest first. Partitions of a
     topic are inserted together while they are at most ``most_offsets`` offsets and :data:`MOST_PARTITIONS` partitions;
-    a larger one is an insert of its own.
+    a larger one is an insert of its own. ``topic_ids``: a topic that was created again is another one.
     """
-    found: list[tuple[str, list[OffsetRange]]] = []
+    found: list[tuple[tuple[str, str], list[OffsetRange]]] = []
     size = 0
-    for place in sorted(ends):
+    for topic, place in sorted(((place.topic, topic_ids[place]), place) for place in ends):
         first, end = ends[place]
         size += end - first
         is_full = size > most_offsets or not found or len(found[-1][1]) == MOST_PARTITIONS
-        if is_full or found[-1][0] != place.topic:
-            found.append((place.topic, []))
+        if is_full or found[-1][0] != topic:
+            found.append((topic, []))
             size = end - first
         found[-1][1].append(OffsetRange(place.partition, first, end))
-    inserts = [PlannedInsert(topic, topic_ids[topic], tuple(ranges)) for topic, ranges in found]
+    inserts = [PlannedInsert(topic, topic_id, tuple(ranges)) for (topic, topic_id), ranges in found]
     return sorted(inserts, key=lambda insert: sum(each.end - each.first for each in insert.ranges))
 
 

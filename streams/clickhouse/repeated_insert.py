@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
-from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 from confluent_kafka import KafkaException
 
 from headrace.schemas.kafka.clients import open_consumer
@@ -22,23 +23,32 @@ _IDLE_S = 0.02
 """Pause after a read without records."""
 
 
-async def rows_again(bootstrap: str, insert: PlannedInsert) -> dict[int, RowBatch]:
-    """Returns the rows of ``insert`` by partition, without records that retention has deleted since, and without
-    partitions of which the log lost the end of their range; none if the topic was deleted. Tries again while Kafka does
-    not answer.
+@dataclass(frozen=True, slots=True)
+class RangeAgain:
+    """The records of a range, read again."""
+
+    first: int
+    """First offset that is left: retention may have deleted earlier ones."""
+    batch: RowBatch
+    """Their rows."""
+
+
+async def ranges_again(bootstrap: str, insert: PlannedInsert) -> dict[int, RangeAgain] | None:
+    """Returns what is left of the ranges of ``insert`` by partition, without those of which retention has deleted
+    everything or the log lost the end; ``None`` if the topic was deleted. Tries again while Kafka does not answer.
     """
     while True:
         try:
             return await _read(bootstrap, insert)
-        except (KafkaException, KafkaConnectionError, KafkaTimeoutError) as error:
+        except (KafkaException, KafkaError) as error:
             log.warning("the records of an announced insert are not readable, trying again: %s", error)
             await asyncio.sleep(_RETRY_S)
 
 
-async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RowBatch]:
-    """As :func:`rows_again`, once."""
+async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RangeAgain] | None:
+    """As :func:`ranges_again`, once."""
     if (await topic_ids(bootstrap, {insert.topic})).get(insert.topic) != insert.topic_id:
-        return {}
+        return None
     async with open_consumer(bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign(insert.places)
         assigned = AssignedPartitions(bootstrap, consumer)
@@ -68,4 +78,4 @@ async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RowBatch]:
                 stall.moved_to(positions)
         finally:
             await assigned.close()
-    return {partition: joined(batches) for partition, batches in found.items()}
+    return {place.partition: RangeAgain(first, joined(found[place.partition])) for place, first in starts.items()}

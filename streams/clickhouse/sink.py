@@ -40,7 +40,7 @@ from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import LAG, STORED_TOPICS
 from headrace.streams.clickhouse.trajectory_rows import LAG as TRAJECTORIES_LAG
 from headrace.streams.clickhouse.unstored import SOURCE
-from headrace.streams.clickhouse.write_cycle import LOST_PARTITION, WriteCycle
+from headrace.streams.clickhouse.write_cycle import LOST_PARTITION, AnnouncedInsert, WriteCycle
 from headrace.streams.lag import ConsumerLag, LagMeter
 from headrace.streams.lost_offset import deleted_alert
 from headrace.streams.native.available import NOT_BUILT, SPEEDUPS
@@ -185,14 +185,15 @@ class _Sink:
             begins = await self._consumer.beginning_offsets(list(commits))
             ends = await self._consumer.end_offsets(list(commits))
             reported: dict[TopicPartition, Commit] = {}
-            announced: dict[TopicPartition, PlannedInsert | None] = dict.fromkeys(commits)
+            announced: dict[TopicPartition, AnnouncedInsert | None] = dict.fromkeys(commits)
             for place, commit in commits.items():
                 # Without a commit the offset is −1. A commit outside of the log starts at the log start.
                 at, begin, end = commit.offset, begins[place], ends[place]
                 topic_id = self._commits.topic_id(place)
                 repeated_to = announced_end(commit.ranges, place.partition, at, begin, end)
                 if repeated_to is not None:
-                    announced[place] = PlannedInsert(place.topic, topic_id, commit.ranges)
+                    insert = PlannedInsert(place.topic, topic_id, commit.ranges)
+                    announced[place] = AnnouncedInsert(insert, max(at, begin))
                 if (alert := loss_alert(place, commit, begin, end, topic_id)) is not None:
                     await (await send(self._producer, ALERTS, alert.message))
                     reported[place] = Commit(begin, () if repeated_to is None else commit.ranges)

@@ -1,13 +1,16 @@
 """Records that ClickHouse cannot store: their originals in Kafka, and the alert about them."""
 
+import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import scan
+from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.records.alert import Severity
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.alerts import alert_message
@@ -16,16 +19,36 @@ from headrace.streams.raw import LogRecord
 
 log = logging.getLogger(__name__)
 
+_RETRY_S = 1.0
+"""Pause before records are read again that could not be read."""
+
 SOURCE = "/streams/sink"
 """Source of the sink's records."""
 KIND = "record_unstorable"
 """Kind of the alert about records that ClickHouse cannot store."""
 
 
-async def originals_of(bootstrap: str, place: TopicPartition, offsets: Collection[int]) -> list[LogRecord]:
-    """Read the records of ``place`` at ``offsets`` again from Kafka, in order."""
-    if not offsets:
-        return []
+async def originals_of(
+    bootstrap: str, place: TopicPartition, topic_id: str, offsets: Collection[int]
+) -> list[LogRecord]:
+    """Read the records of ``place`` at ``offsets`` again from Kafka, in order; none if the topic, of the id
+    ``topic_id``, was deleted. Tries again while Kafka does not answer.
+    """
+    while offsets:
+        try:
+            if (await topic_ids(bootstrap, {place.topic})).get(place.topic) == topic_id:
+                return await _read(bootstrap, place, offsets)
+        except KafkaError as error:
+            log.warning("%s[%d]: records that ClickHouse refused are not readable, trying again: %s", *place, error)
+            await asyncio.sleep(_RETRY_S)
+        else:
+            log.error("%s[%d]: its topic was deleted, and the records at %s are in no table", *place, sorted(offsets))
+            break
+    return []
+
+
+async def _read(bootstrap: str, place: TopicPartition, offsets: Collection[int]) -> list[LogRecord]:
+    """As :func:`originals_of`, once."""
     found: list[LogRecord] = []
     start = {place.partition: min(offsets)}
     async with open_consumer(bootstrap) as consumer, aclosing(scan(consumer, [place], start=start)) as records:

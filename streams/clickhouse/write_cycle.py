@@ -9,6 +9,7 @@ finish, is repeated before anything else is written.
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
@@ -21,7 +22,7 @@ from headrace.streams.clickhouse.batches import RowBatch
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.cuts import PlannedInsert, planned
 from headrace.streams.clickhouse.pending import PendingPartitions, TakenBatch
-from headrace.streams.clickhouse.repeated_insert import rows_again
+from headrace.streams.clickhouse.repeated_insert import ranges_again
 from headrace.streams.clickhouse.sink_config import SinkConfig
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,16 @@ def pause_s(took_s: float, linger_s: float, share: float) -> float:
     return min(share * took_s * took_s / linger_s, _MOST_PAUSE_LINGERS * linger_s)
 
 
+@dataclass(frozen=True, slots=True)
+class AnnouncedInsert:
+    """An announcement that was found at a partition."""
+
+    insert: PlannedInsert
+    """The insert."""
+    first: int
+    """First offset of the partition's range that was left when the partition was started."""
+
+
 class WriteCycle:
     """Writes what is due, commits, and pauses."""
 
@@ -66,7 +77,7 @@ class WriteCycle:
         self._tasks = tasks
         self._slots = asyncio.Semaphore(config.concurrent_inserts)
         self._writing: asyncio.Task[None] | None = None
-        self._announced: dict[TopicPartition, PlannedInsert] = {}
+        self._announced: dict[TopicPartition, AnnouncedInsert] = {}
         self._pauses_until = 0.0
         self._passed_at = 0.0
         self.size = 0
@@ -77,14 +88,14 @@ class WriteCycle:
         """Whether a write is running."""
         return self._writing is not None
 
-    def start(self, places: Mapping[TopicPartition, PlannedInsert | None]) -> None:
+    def start(self, places: Mapping[TopicPartition, AnnouncedInsert | None]) -> None:
         """Note that ``places`` are started: before anything else is written, the inserts that were announced there are
         repeated. No write may be running.
         """
-        for place, insert in places.items():
+        for place, announced in places.items():
             self._announced.pop(place, None)
-            if insert is not None:
-                self._announced[place] = insert
+            if announced is not None:
+                self._announced[place] = announced
 
     def forget(self) -> None:
         """Forget announced inserts: all partitions are started again."""
@@ -132,22 +143,22 @@ class WriteCycle:
         reassigned meanwhile, everything is read again.
         """
         begun = monotonic()
+        generation = self._held.generation
         try:
             if self._announced:
-                await self._repeat()
+                await self._repeat(generation)
             ranges = {place: (batch.first, batch.end) for place, batch in batches.items()}
-            ids = {place.topic: self._commits.topic_id(place) for place in batches}
+            ids = {place: self._commits.topic_id(place) for place in batches}
             inserts = planned(ranges, ids, self._config.batch_records)
-            await self._commits.commit(
-                {place: Commit(batches[place].first, each.ranges) for each in inserts for place in each.places}
-            )
+            announced = {place: Commit(batches[place].first, each.ranges) for each in inserts for place in each.places}
+            await self._commit(announced, generation)
             async with asyncio.TaskGroup() as writers:
                 # The smallest first: training records are visible before the events of the same second.
                 for insert in inserts:
                     taken = {place.partition: batches[place] for place in insert.places}
                     writers.create_task(self._writer.write(insert, partial(_converted, taken), self._slots))
             written = {place: Commit(batch.end) for place, batch in batches.items()}
-            await self._commits.commit(written | await self._passed())
+            await self._commit(written | await self._passed(), generation)
         except LOST_PARTITION as error:
             log.info("partitions were reassigned during a write, reading again from the committed offsets: %s", error)
             self._held.generation = -1
@@ -156,14 +167,32 @@ class WriteCycle:
             took = monotonic() - begun
             self._pauses_until = begun + took + pause_s(took, self._config.linger_s, self._config.pause_share)
 
-    async def _repeat(self) -> None:
-        """Repeat the announced inserts, and commit the ranges of this process's partitions."""
-        async with asyncio.TaskGroup() as writers:
-            for insert in {*self._announced.values()}:
-                rows = partial(rows_again, self._config.bootstrap, insert)
-                writers.create_task(self._writer.write(insert, rows, self._slots))
-        await self._commits.commit({place: Commit(each.end(place)) for place, each in self._announced.items()})
+    async def _repeat(self, generation: int) -> None:
+        """Repeat the announced inserts, and commit the ranges of this process's partitions. Raises
+        ``IllegalStateError`` if records have expired since the partitions were started, which is then reported.
+        """
+        waiting = dict(self._announced)
+        for insert in dict.fromkeys(each.insert for each in waiting.values()):
+            again = await ranges_again(self._config.bootstrap, insert)
+            if again is None:
+                continue
+            for place, announced in waiting.items():
+                if announced.insert == insert and (
+                    place.partition not in again or again[place.partition].first > announced.first
+                ):
+                    raise IllegalStateError(f"records of {place} from {announced.first} on have expired")
+            rows = partial(_ready, {partition: each.batch for partition, each in again.items()})
+            await self._writer.write(insert, rows, self._slots)
+        await self._commit({place: Commit(each.insert.end(place)) for place, each in waiting.items()}, generation)
         self._announced.clear()
+
+    async def _commit(self, commits: Mapping[TopicPartition, Commit], generation: int) -> None:
+        """Commit. Raises ``IllegalStateError`` after a rebalance since ``generation``: another process may have had the
+        partitions meanwhile, and have committed more.
+        """
+        if self._assigned.generation != generation:
+            raise IllegalStateError("a rebalance began since these records were read")
+        await self._commits.commit(commits)
 
     async def _passed(self) -> dict[TopicPartition, Commit]:
         """Returns the commits for partitions of which everything that was read is written: past transaction markers and
@@ -178,6 +207,11 @@ class WriteCycle:
                     pending.first = position
                     found[place] = Commit(position)
         return found
+
+
+async def _ready(rows: Mapping[int, RowBatch]) -> Mapping[int, RowBatch]:
+    """Returns ``rows``."""
+    return rows
 
 
 async def _converted(taken: Mapping[int, TakenBatch]) -> dict[int, RowBatch]:

@@ -78,7 +78,7 @@ def test_every_partition_is_in_one_insert_of_its_topic_and_inserts_are_bounded(
     read: dict[TopicPartition, tuple[int, int]], most: int
 ) -> None:
     ends = {place: (first, first + count) for place, (first, count) in read.items()}
-    inserts = planned(ends, {"events": "e", "rewards": "r", "steps": "s"}, most)
+    inserts = planned(ends, {place: place.topic[0] for place in ends}, most)
     written = {insert.place(each.partition): each[1:] for insert in inserts for each in insert.ranges}
     assert written == ends
     assert sum(len(insert.ranges) for insert in inserts) == len(ends)
@@ -92,7 +92,7 @@ def test_every_partition_is_in_one_insert_of_its_topic_and_inserts_are_bounded(
 
 def test_small_batches_of_a_topic_are_one_insert() -> None:
     places = [TopicPartition(topic, partition) for topic in ("events", "rewards") for partition in range(4)]
-    inserts = planned(dict.fromkeys(places, (10, 30)), {"events": "e", "rewards": "r"}, 1_000)
+    inserts = planned(dict.fromkeys(places, (10, 30)), {place: place.topic[0] for place in places}, 1_000)
     assert [(insert.topic, len(insert.ranges)) for insert in inserts] == [("events", 4), ("rewards", 4)]
 
 

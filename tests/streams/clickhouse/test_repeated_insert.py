@@ -11,12 +11,11 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.topics import EVENTS, FEEDBACK
-from headrace.streams.clickhouse.batches import RowBatch
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
 from headrace.streams.clickhouse.database import RetryingClient
-from headrace.streams.clickhouse.repeated_insert import rows_again
+from headrace.streams.clickhouse.repeated_insert import RangeAgain, ranges_again
 from headrace.streams.clickhouse.sink import run_sink
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
@@ -115,21 +114,21 @@ async def test_a_partition_of_another_process_is_read_for_a_repeated_insert(kafk
         FEEDBACK.name, topic_id, tuple(OffsetRange(each, starts[each], starts[each] + 4) for each in range(3))
     )
 
-    def offsets(batches: Mapping[int, RowBatch]) -> dict[int, list[int]]:
+    def offsets(again: Mapping[int, RangeAgain] | None) -> dict[int, list[int]]:
         # These records belong in another topic, so each is an error, at its offset.
-        return {
-            partition: [record.offset - starts[partition] for record, _ in batch.unreadable]
-            for partition, batch in batches.items()
+        assert again is not None
+        found = {partition: [record.offset for record, _ in each.batch.unreadable] for partition, each in again.items()}
+        assert {partition: each.first for partition, each in again.items()} == {
+            key: each[0] for key, each in found.items()
         }
+        return {partition: [offset - starts[partition] for offset in each] for partition, each in found.items()}
 
-    assert offsets(await rows_again(kafka, insert)) == {partition: [0, 1, 2, 3] for partition in range(3)}
+    assert offsets(await ranges_again(kafka, insert)) == {partition: [0, 1, 2, 3] for partition in range(3)}
     await delete_before(kafka, TopicPartition(FEEDBACK.name, 1), starts[1] + 2)
     await delete_before(kafka, TopicPartition(FEEDBACK.name, 2), starts[2] + 4)
-    assert offsets(await rows_again(kafka, insert)) == {0: [0, 1, 2, 3], 1: [2, 3]}
-    truncated = OffsetRange(0, starts[0], starts[0] + 100)
-    assert offsets(await rows_again(kafka, PlannedInsert(FEEDBACK.name, topic_id, (truncated, insert.ranges[1])))) == {
-        1: [2, 3]
-    }
+    assert offsets(await ranges_again(kafka, insert)) == {0: [0, 1, 2, 3], 1: [2, 3]}
+    truncated = PlannedInsert(FEEDBACK.name, topic_id, (OffsetRange(0, starts[0], starts[0] + 100), insert.ranges[1]))
+    assert offsets(await ranges_again(kafka, truncated)) == {1: [2, 3]}
     await recreate(kafka, FEEDBACK)
     await send_to(kafka, FEEDBACK, "again", 5, partition=0)
-    assert await rows_again(kafka, insert) == {}, "its topic is another one now"
+    assert await ranges_again(kafka, insert) is None, "its topic is another one now"
