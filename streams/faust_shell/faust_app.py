@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_WITHIN_S = 0.05
 """Seconds to wait for a batch to fill: the latency that a stage adds to a single trajectory."""
-FLOW_WITHIN_S = 0.2
+FLOW_WITHIN_S = 0.1
 """The same in a flow: for records that arrive within so many seconds after the batch before them. A transaction takes
 as much processor time as scoring 20 trajectories, whatever it holds."""
 FETCH_WAIT_MS = 100
