@@ -5,7 +5,8 @@ A record that cannot be decoded becomes a dead letter, unless a processor of its
 
 A record that can be decoded but does not fit its table, or that ClickHouse refuses, becomes a dead letter with the
 error `unstorable`, with one alert per partition; the rest of the insert is stored. Refused rows are found by bisecting
-the insert's offsets. Each half has its own token, so a repeated insert is bisected identically.
+the insert's partitions, then the offsets of one. Each half has its own token, so a repeated insert is bisected
+identically.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TRAJE
 from headrace.streams.clickhouse.batches import RowBatch, joined, unstorable
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.computed_tables import ComputedTables
-from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
+from headrace.streams.clickhouse.cuts import InsertRange, PlannedInsert
 from headrace.streams.clickhouse.database import RetryingClient, RowsRefused
 from headrace.streams.clickhouse.unstored import SOURCE, originals_of, unstored_alert
 from headrace.streams.dead_letters.build import dead_letter_message
@@ -54,24 +55,27 @@ class BatchWriter:
         insert: PlannedInsert,
         rows: Callable[[], Awaitable[Mapping[int, RowBatch]]],
         slots: asyncio.Semaphore,
+        *,
+        is_repeated: bool = False,
     ) -> None:
         """Insert what ``rows`` returns for ``insert``, by partition, once one of ``slots`` is free; then send dead
-        letters for what is in no table. Waits while ClickHouse does not answer; raises :class:`Stopped` if the sink
-        stops meanwhile.
+        letters for what is in no table. ``is_repeated``: an earlier write announced it. Waits while ClickHouse does
+        not answer; raises :class:`Stopped` if the sink stops meanwhile.
         """
         refused: dict[int, dict[int, str]] = {each.partition: {} for each in insert.ranges}
         async with slots:
             batches = await rows()
             together = await asyncio.to_thread(joined, [batches[partition] for partition in sorted(batches)])
             for table, inserted in together.tables:
-                for (partition, offset), error in (await self._insert(insert, table, inserted)).items():
+                errors = await self._insert(insert, table, inserted, is_repeated=is_repeated)
+                for (partition, offset), error in errors.items():
                     refused[partition][offset] = error
         for each in insert.ranges:
             if each.partition in batches:
                 await self._report(insert, each, batches[each.partition], refused[each.partition])
 
     async def _report(
-        self, insert: PlannedInsert, written: OffsetRange, batch: RowBatch, refused: Mapping[int, str]
+        self, insert: PlannedInsert, written: InsertRange, batch: RowBatch, refused: Mapping[int, str]
     ) -> None:
         """Send dead letters and an alert for the records of ``written``, one of its ranges, that are in no table."""
         place = insert.place(written.partition)
@@ -86,7 +90,9 @@ class BatchWriter:
             alert = unstored_alert(place.topic, place.partition, written.first, unstored)
             await (await send(self._producer, ALERTS, alert))
 
-    async def _insert(self, insert: PlannedInsert, table: Table, rows: pa.Table) -> dict[tuple[int, int], str]:
+    async def _insert(
+        self, insert: PlannedInsert, table: Table, rows: pa.Table, *, is_repeated: bool
+    ) -> dict[tuple[int, int], str]:
         """Insert ``rows`` of ``insert``. Returns the errors of refused records, by partition and offset."""
         left, refused = [(insert, rows)], dict[tuple[int, int], str]()
         while left:
@@ -94,7 +100,7 @@ class BatchWriter:
             if not some.num_rows:
                 continue
             try:
-                await self._database.insert(table, some, part.token(table))
+                await self._database.insert(table, some, part.token(table), is_repeated=is_repeated)
             except RowsRefused as error:
                 if halves := part.halves():
                     left += [(half, half.rows_of(some)) for half in halves]

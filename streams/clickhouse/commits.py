@@ -16,7 +16,7 @@ from headrace.schemas.kafka.expired import EXPIRED
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.kafka.waits import STOP_S, end_task
-from headrace.streams.clickhouse.cuts import CommitMetadata, OffsetRange
+from headrace.streams.clickhouse.cuts import CommitMetadata, InsertRange
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Commit:
 
     offset: int
     """Next offset to write."""
-    ranges: tuple[OffsetRange, ...] = ()
+    ranges: tuple[InsertRange, ...] = ()
     """The insert that is announced there; :attr:`CommitMetadata.ranges`."""
     of_deleted: int | None = None
     """Offset that was committed for a deleted topic of the same name."""

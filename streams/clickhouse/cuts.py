@@ -7,6 +7,11 @@ request. A process that finds such an announcement where it starts repeats that 
 of partitions that belong to another process now are read, too, and that process repeats the insert as well. Only one of
 the inserts is stored, since all have the same token.
 
+    sink A   announces 0:10-19,1:5-9 at partitions 0 and 1, inserts, and is killed before it commits
+    sink B   starts partition 0 at 10, finds the announcement, reads 0:10-19 and 1:5-9, repeats the insert (a
+             duplicate), commits 20 for partition 0, and continues
+    sink C   starts partition 1 at 5, and does the same, with 10 for partition 1
+
 If a process inserts although its partitions have been reassigned, it has announced that before, so that the new owners
 repeat it. If retention has deleted the first records of an announced range, the insert is repeated without them, under
 the same token. The tables' ReplacingMergeTree is an additional safeguard.
@@ -30,7 +35,7 @@ MOST_PARTITIONS = 64
 """Most partitions of an insert: Kafka bounds the metadata of a commit to 4,096 bytes."""
 
 
-class OffsetRange(NamedTuple):
+class InsertRange(NamedTuple):
     """Offsets of a partition that are inserted together."""
 
     partition: int
@@ -56,7 +61,7 @@ class PlannedInsert:
     """Topic."""
     topic_id: str
     """Its id."""
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[InsertRange, ...]
     """The records, by partition in ascending order."""
 
     def token(self, table: Table) -> str:
@@ -83,7 +88,7 @@ class PlannedInsert:
             if end - first == 1:
                 return None
             half = (first + end) // 2
-            before, after = (OffsetRange(partition, first, half),), (OffsetRange(partition, half, end),)
+            before, after = (InsertRange(partition, first, half),), (InsertRange(partition, half, end),)
         return replace(self, ranges=before), replace(self, ranges=after)
 
     def rows_of(self, rows: pa.Table) -> pa.Table:
@@ -120,22 +125,22 @@ def full_end(first: int, size: int) -> int:
 
 
 def planned(
-    ends: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[TopicPartition, str], most_offsets: int
+    read: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[TopicPartition, str], most_offsets: int
 ) -> list[PlannedInsert]:
     """Returns the inserts of what is read of each partition, first offset and end, the smallest first. Partitions of a
     topic are inserted together while they are at most ``most_offsets`` offsets and :data:`MOST_PARTITIONS` partitions;
-    a larger one is an insert of its own. ``topic_ids``: a topic that was created again is another one.
+    what exceeds that begins another insert. ``topic_ids``: a topic that was created again is another one.
     """
-    found: list[tuple[tuple[str, str], list[OffsetRange]]] = []
+    found: list[tuple[tuple[str, str], list[InsertRange]]] = []
     size = 0
-    for topic, place in sorted(((place.topic, topic_ids[place]), place) for place in ends):
-        first, end = ends[place]
+    for topic, place in sorted(((place.topic, topic_ids[place]), place) for place in read):
+        first, end = read[place]
         size += end - first
         is_full = size > most_offsets or not found or len(found[-1][1]) == MOST_PARTITIONS
         if is_full or found[-1][0] != topic:
             found.append((topic, []))
             size = end - first
-        found[-1][1].append(OffsetRange(place.partition, first, end))
+        found[-1][1].append(InsertRange(place.partition, first, end))
     inserts = [PlannedInsert(topic, topic_id, tuple(ranges)) for (topic, topic_id), ranges in found]
     return sorted(inserts, key=lambda insert: sum(each.end - each.first for each in insert.ranges))
 
@@ -145,16 +150,16 @@ class CommitMetadata(NamedTuple):
 
     topic_id: str = ""
     """Id of the topic that was read; empty if it is unknown."""
-    ranges: tuple[OffsetRange, ...] = ()
+    ranges: tuple[InsertRange, ...] = ()
     """The insert that is announced, one range of which starts at the committed offset, or before it if retention has
     deleted its first records since; empty without an announcement."""
 
     @classmethod
     def parse(cls, text: str) -> "CommitMetadata":
-        """Parse metadata; what is missing or something else stays empty, as announcements of older releases do."""
+        """Parse metadata. Anything missing or malformed is left empty, older releases' announcements included."""
         fields = dict(word.partition("=")[::2] for word in text.split(" "))
         found = [_RANGE.fullmatch(each) for each in fields.get("inserts", "").split(",")]
-        ranges = [OffsetRange(int(each[1]), int(each[2]), int(each[3]) + 1) for each in found if each is not None]
+        ranges = [InsertRange(int(each[1]), int(each[2]), int(each[3]) + 1) for each in found if each is not None]
         is_valid = len(ranges) == len(found) and all(each.first < each.end for each in ranges)
         return cls(fields.get("topic", ""), tuple(ranges) if is_valid else ())
 
@@ -164,7 +169,7 @@ class CommitMetadata(NamedTuple):
         return " ".join([f"topic={self.topic_id}", *announced])
 
 
-def announced_end(ranges: tuple[OffsetRange, ...], partition: int, committed: int, begin: int, end: int) -> int | None:
+def repeatable_end(ranges: tuple[InsertRange, ...], partition: int, committed: int, begin: int, end: int) -> int | None:
     """Returns where the range of ``partition`` among the announced ``ranges`` ends; ``None`` if it is not repeated.
 
     They were found at the offset ``committed``; the log holds the offsets ``begin`` to ``end``. If it holds nothing of

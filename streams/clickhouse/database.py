@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
 import pyarrow as pa
+import pyarrow.compute as pc
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
@@ -90,6 +91,22 @@ def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:
     client.insert_arrow(table.name, rows, settings=settings)
 
 
+def stored_rows(client: "Client", table: Table, rows: pa.Table) -> int:
+    """Returns how many rows ``table`` has of the ranges of offsets of ``rows``, a single insert of a topic, in the time
+    in which Kafka got their records.
+    """
+    places = rows.select(["partition", "offset"]).group_by("partition")
+    ranges = places.aggregate([("offset", "min"), ("offset", "max")])
+    times = pc.min_max(pc.cast(rows.column("logged_at"), pa.int64()))
+    first, last = (f"fromUnixTimestamp64Milli({times[name].as_py()}, 'UTC')" for name in ("min", "max"))
+    conditions = [
+        f"(partition = {each['partition']} AND offset BETWEEN {each['offset_min']} AND {each['offset_max']})"
+        for each in ranges.to_pylist()
+    ]
+    places_of_rows = f"logged_at BETWEEN {first} AND {last} AND ({' OR '.join(conditions)})"
+    return int(client.query(f"SELECT count() FROM {table.name} WHERE {places_of_rows}").result_rows[0][0])
+
+
 class RowsRefused(Exception):
     """ClickHouse cannot store these rows; a retry would fail again."""
 
@@ -134,14 +151,17 @@ class RetryingClient:
         """As :func:`headrace.streams.clickhouse.schema.set_prices`, with retries."""
         await self._call(set_prices, self._client, prices, currency)
 
-    async def insert(self, table: Table, rows: pa.Table, token: str) -> None:
-        """Insert ``rows`` exactly once, with retries.
+    async def insert(self, table: Table, rows: pa.Table, token: str, *, is_repeated: bool = False) -> None:
+        """Insert ``rows`` exactly once, with retries. ``is_repeated``: they were announced before, and may have been
+        inserted.
 
         Raises :class:`RowsRefused` if ClickHouse accepts the table's columns but not these rows, :class:`Stopped` if
         ``stop`` was set before it succeeded, and ``ValueError`` if the table's columns do not match this release.
         """
         try:
-            await self._call(insert, self._client, table, rows, token)
+            _, attempts = await self._counted(insert, self._client, table, rows, token)
+            if is_repeated or attempts > 1:
+                await self._insert_if_lost(table, rows, token)
         except DatabaseError as error:
             # Check the table first: it may have been changed or recreated since this process started.
             await self._call(self._ensure_tables, self._client)
@@ -149,6 +169,17 @@ class RetryingClient:
                 await self._call(insert, self._client, table, rows, token)
             except DatabaseError:
                 raise RowsRefused(str(error)) from error
+
+    async def _insert_if_lost(self, table: Table, rows: pa.Table, token: str) -> None:
+        """Insert ``rows`` again if an earlier attempt left nothing but its token: ClickHouse records a token before it
+        renames the part, so a repeated insert is taken for a duplicate although it was killed, or failed, in between.
+        """
+        if not await self._call(stored_rows, self._client, table, rows):
+            log.error(
+                "%s has none of the %d rows of the repeated insert %s: they are inserted again",
+                table.name, rows.num_rows, token,
+            )  # fmt: skip
+            await self._call(insert, self._client, table, rows, f"{token}:again")
 
     async def insert_once(self, table: Table, rows: pa.Table, token: str) -> None:
         """As :meth:`insert`, with a single attempt, for rows that may be lost. Raises the client's exceptions."""
@@ -165,13 +196,18 @@ class RetryingClient:
             await asyncio.to_thread(self._client.close)
 
     async def _call(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+        return (await self._counted(function, *arguments))[0]
+
+    async def _counted(self, function: Callable[..., ResultT], *arguments: Any) -> tuple[ResultT, int]:
+        """Call ``function`` until it succeeds; returns its result and the number of attempts."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(_is_transient),
             wait=wait_exponential_jitter(multiplier=0.1, max=self._retry_most_s),
             sleep=self._sleep,
             before_sleep=self._warn,
         )
-        return await retrying(asyncio.to_thread, function, *arguments)
+        result: ResultT = await retrying(asyncio.to_thread, function, *arguments)
+        return result, retrying.statistics["attempt_number"]
 
     async def _sleep(self, seconds: float) -> None:
         try:

@@ -134,8 +134,8 @@ class Pending:
         """Whether the next batch should be cut although it is not full: its first record has waited for ``linger_s``.
 
         ``reached`` is the last known log end. If it is far ahead, the batch waits longer while records are being read,
-        ``backlog_lingers`` times: a backlog needs large inserts. The first batch of a backlog does not wait. Records of
-        an open transaction are in front of the log end, and not read yet.
+        ``backlog_lingers`` times: a backlog needs large inserts. The first batch after a start does not wait if there
+        is a backlog. Records of an open transaction are in front of the log end, and not read yet.
         """
         if self.backlog_lingers == 0 and reached is not None and reached - self.first >= BACKLOG_RECORDS:
             return True

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from aiokafka.errors import KafkaError, KafkaTimeoutError
+from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
 from headrace.schemas.kafka.clients import open_consumer
@@ -23,8 +23,12 @@ _IDLE_S = 0.02
 """Pause after a read without records."""
 
 
+class _NotReadable(Exception):
+    """A partition could not be read on."""
+
+
 @dataclass(frozen=True, slots=True)
-class RangeAgain:
+class RereadRange:
     """The records of a range, read again."""
 
     first: int
@@ -33,19 +37,19 @@ class RangeAgain:
     """Their rows."""
 
 
-async def ranges_again(bootstrap: str, insert: PlannedInsert) -> dict[int, RangeAgain] | None:
+async def ranges_again(bootstrap: str, insert: PlannedInsert) -> dict[int, RereadRange] | None:
     """Returns what is left of the ranges of ``insert`` by partition, without those of which retention has deleted
     everything or the log lost the end; ``None`` if the topic was deleted. Tries again while Kafka does not answer.
     """
     while True:
         try:
             return await _read(bootstrap, insert)
-        except (KafkaException, KafkaError) as error:
+        except (KafkaException, KafkaError, _NotReadable) as error:
             log.warning("the records of an announced insert are not readable, trying again: %s", error)
             await asyncio.sleep(_RETRY_S)
 
 
-async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RangeAgain] | None:
+async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RereadRange] | None:
     """As :func:`ranges_again`, once."""
     if (await topic_ids(bootstrap, {insert.topic})).get(insert.topic) != insert.topic_id:
         return None
@@ -71,11 +75,11 @@ async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RangeAgain] 
                     found[place.partition].append(await asyncio.to_thread(convert, wanted))
                 if failed := assigned.unreadable():
                     # Retention may have moved the start of the log meanwhile: it is looked up again.
-                    raise KafkaTimeoutError(f"{', '.join(map(str, failed.values()))}")
+                    raise _NotReadable(", ".join(map(str, failed.values())))
                 if not records:
                     await asyncio.sleep(_IDLE_S)
                 positions = {place: await assigned.position(place) for place in ends}
                 stall.moved_to(positions)
         finally:
             await assigned.close()
-    return {place.partition: RangeAgain(first, joined(found[place.partition])) for place, first in starts.items()}
+    return {place.partition: RereadRange(first, joined(found[place.partition])) for place, first in starts.items()}

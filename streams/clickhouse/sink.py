@@ -1,9 +1,9 @@
-"""The sink: writes every topic that has a table to ClickHouse, in batches, exactly once, visible within a second
-or, on a busy machine, two.
+"""The sink: writes every topic that has a table to ClickHouse, in batches, exactly once, most rows visible within
+about a second.
 
-    read → columns → cut, announced in the commit's metadata → Arrow insert with a token → commit
+    read → columns → cuts → inserts, announced in the commits' metadata → Arrow inserts with tokens → commit
 
-Offsets are committed after the insert, so nothing is lost; a repeated batch has the same cut and the same token, so
+Offsets are committed after the insert, so nothing is lost; a repeated insert has the same ranges and the same token, so
 nothing is written twice (:mod:`cuts` has the reasoning). While ClickHouse is unavailable the sink waits; Kafka keeps
 the records.
 """
@@ -29,7 +29,7 @@ from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
 from headrace.streams.clickhouse.computed_tables import ComputedTables
-from headrace.streams.clickhouse.cuts import PlannedInsert, announced_end
+from headrace.streams.clickhouse.cuts import PlannedInsert, repeatable_end
 from headrace.streams.clickhouse.database import RetryingClient, Stopped
 from headrace.streams.clickhouse.event_rows import LAG as EVENTS_LAG
 from headrace.streams.clickhouse.lag_row import lag_row
@@ -190,7 +190,7 @@ class _Sink:
                 # Without a commit the offset is −1. A commit outside of the log starts at the log start.
                 at, begin, end = commit.offset, begins[place], ends[place]
                 topic_id = self._commits.topic_id(place)
-                repeated_to = announced_end(commit.ranges, place.partition, at, begin, end)
+                repeated_to = repeatable_end(commit.ranges, place.partition, at, begin, end)
                 if repeated_to is not None:
                     insert = PlannedInsert(place.topic, topic_id, commit.ranges)
                     announced[place] = AnnouncedInsert(insert, max(at, begin))
@@ -201,7 +201,7 @@ class _Sink:
                 self._held[place] = Pending(first, self._config.batch_records)
             if reported:  # with the log start committed, the next start finds nothing to report
                 await self._commits.commit(reported)
-            self._cycle.start(announced)
+            self._cycle.note_announced(announced)
             await self._assigned.start({place: self._held[place].first for place in commits})
         except (*_NOT_STARTED, *LOST_PARTITION) as error:
             log.info("partitions were not started, trying again: %s", error)

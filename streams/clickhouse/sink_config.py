@@ -37,19 +37,20 @@ class SinkConfig:
     currency: str = "USD"
     """Currency of the prices."""
     linger_s: float = 0.3
-    """Seconds that a record waits for others before its batch is cut; up to twenty times as long while thousands more
-    records are waiting in Kafka."""
+    """Seconds that a record waits for others before its batch is cut, unless another partition of its topic is due
+    before; up to twenty times as long while thousands more records are waiting in Kafka. A pause comes on top."""
     pause_share: float = 0.5
-    """Pause after a write, as a share of the time that it took, for a write that took ``linger_s``; the share grows in
-    proportion to that time, up to three lingers: a busy machine or a slow ClickHouse gets fewer and larger inserts,
-    each of which costs some 20 ms of processor time, merges included, whatever its size."""
+    """The pause after a write of t seconds is ``pause_share * t ** 2 / linger_s``, at most three lingers: a busy
+    machine or a slow ClickHouse gets fewer and larger inserts, each of which costs some 20 ms of processor time, merges
+    included, whatever its size."""
     batch_records: int = 65_536
-    """Full batches end at multiples of this many offsets; also the size of inserts per partition in a backlog."""
+    """Full batches of a partition end at multiples of this many offsets; also the most offsets of an insert, over all
+    its partitions."""
     buffer_bytes: int = 128 * 1024 * 1024
     """Bytes of records and columns in memory at which the largest batch is cut and reading pauses. The readers of
-    `events` hold up to 8 MiB per partition in addition."""
+    `events` hold up to 8 MiB per partition in addition, and an announced insert that is repeated its rows."""
     concurrent_inserts: int = 3
-    """Partitions whose batches are converted and inserted concurrently."""
+    """Inserts, each of partitions of one topic, that are converted and sent concurrently."""
     lag_interval_s: float = 5.0
     """Seconds between two measurements of the consumer groups' lag."""
     sign_interval_s: float = 1.0

@@ -1,6 +1,6 @@
 """Writes batches to ClickHouse, one set at a time, in a task of its own: the sink reads on meanwhile.
 
-due cuts → announced in the commit's metadata → Arrow inserts with tokens → commit → pause
+due cuts → inserts → announced in the commits' metadata → Arrow inserts with tokens → commit → pause
 
 The records of a topic's partitions are inserted together. An insert that another process announced, and perhaps did not
 finish, is repeated before anything else is written.
@@ -37,8 +37,8 @@ _PASSED_S = 5.0
 
 
 def pause_s(took_s: float, linger_s: float, share: float) -> float:
-    """Returns the pause after a write that took ``took_s``, in seconds: ``share`` of a write that took one linger, and
-    growing with its square, up to :data:`_MOST_PAUSE_LINGERS`.
+    """Returns the pause after a write that took ``took_s``, in seconds: ``share * took_s ** 2 / linger_s``, at most
+    :data:`_MOST_PAUSE_LINGERS` lingers.
 
     Each insert costs ClickHouse about the same processor time whatever its size. On an idle machine a write is short,
     and rows are visible soon; on a saturated one it is long, and few large inserts save the time that is lacking.
@@ -88,8 +88,8 @@ class WriteCycle:
         """Whether a write is running."""
         return self._writing is not None
 
-    def start(self, places: Mapping[TopicPartition, AnnouncedInsert | None]) -> None:
-        """Note that ``places`` are started: before anything else is written, the inserts that were announced there are
+    def note_announced(self, places: Mapping[TopicPartition, AnnouncedInsert | None]) -> None:
+        """Note what was announced at ``places``, which are started: before anything else is written, these inserts are
         repeated. No write may be running.
         """
         for place, announced in places.items():
@@ -121,18 +121,20 @@ class WriteCycle:
 
     def _due(self, now: float) -> dict[TopicPartition, int]:
         """Returns the ends of the batches to write now. Once a partition is due, so are the others of its topic that
-        have no backlog: their records are inserted together.
+        have no backlog: their records are inserted together. A full batch is written during a pause, and with it what
+        would be due without the pause: under a backlog a batch may be full in every pause.
         """
-        pauses, lingers = now < self._pauses_until, self._config.linger_s
-        held = {place: pending for place, pending in self._held.items() if not pending.is_empty}
+        waiting = {place: pending for place, pending in self._held.items() if not pending.is_empty}
+        full = {place for place, pending in waiting.items() if pending.cut(early=False) is not None}
         due = {
             place
-            for place, pending in held.items()
-            if not pauses and pending.is_due(now, lingers, self._assigned.end(place))
+            for place, pending in waiting.items()
+            if (full or now >= self._pauses_until)
+            and pending.is_due(now, self._config.linger_s, self._assigned.end(place))
         }
         topics = {place.topic for place in due}
         found: dict[TopicPartition, int] = {}
-        for place, pending in held.items():
+        for place, pending in waiting.items():
             joins = place.topic in topics and not pending.is_behind(self._assigned.end(place))
             if (end := pending.cut(early=place in due or joins)) is not None:
                 found[place] = end
@@ -182,7 +184,7 @@ class WriteCycle:
                 ):
                     raise IllegalStateError(f"records of {place} from {announced.first} on have expired")
             rows = partial(_ready, {partition: each.batch for partition, each in again.items()})
-            await self._writer.write(insert, rows, self._slots)
+            await self._writer.write(insert, rows, self._slots, is_repeated=True)
         await self._commit({place: Commit(each.insert.end(place)) for place, each in waiting.items()}, generation)
         self._announced.clear()
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from headrace.streams.clickhouse.cuts import (
     MOST_PARTITIONS,
     CommitMetadata,
-    OffsetRange,
+    InsertRange,
     PlannedInsert,
-    announced_end,
     next_cut,
     planned,
+    repeatable_end,
 )
 from headrace.streams.clickhouse.tables import EVENTS
 
@@ -39,16 +39,16 @@ def test_a_cut_lies_inside_what_was_read(first: int, read_to: int, size: int, ea
 
 
 @st.composite
-def ranges_of(draw: st.DrawFn) -> tuple[OffsetRange, ...]:
+def ranges_of(draw: st.DrawFn) -> tuple[InsertRange, ...]:
     partitions = sorted(draw(st.sets(st.integers(0, 300), min_size=1, max_size=MOST_PARTITIONS)))
     firsts = draw(st.lists(st.integers(0, 2**62), min_size=len(partitions), max_size=len(partitions)))
     return tuple(
-        OffsetRange(partition, first, first + draw(sizes)) for partition, first in zip(partitions, firsts, strict=True)
+        InsertRange(partition, first, first + draw(sizes)) for partition, first in zip(partitions, firsts, strict=True)
     )
 
 
 @given(topic_id=st.from_regex(r"[A-Za-z0-9_-]*", fullmatch=True), ranges=st.just(()) | ranges_of())
-def test_metadata_is_parsed_as_it_was_written(topic_id: str, ranges: tuple[OffsetRange, ...]) -> None:
+def test_metadata_is_parsed_as_it_was_written(topic_id: str, ranges: tuple[InsertRange, ...]) -> None:
     text = str(CommitMetadata(topic_id, ranges))
     assert CommitMetadata.parse(text) == (topic_id, ranges)
     assert len(text) < 4096, "the broker's bound, offset.metadata.max.bytes"
@@ -61,7 +61,7 @@ def test_other_metadata_announces_nothing() -> None:
 
 
 def test_a_token_names_topic_partitions_offsets_and_table() -> None:
-    insert = PlannedInsert("events", "Zk0", (OffsetRange(0, 790, 812), OffsetRange(2, 7104, 8000)))
+    insert = PlannedInsert("events", "Zk0", (InsertRange(0, 790, 812), InsertRange(2, 7104, 8000)))
     assert insert.token(EVENTS) == "events:Zk0:0:790-811,2:7104-7999:events"
     assert (insert.places, insert.end(insert.places[1])) == ([("events", 0), ("events", 2)], 8000)
 
@@ -97,19 +97,19 @@ def test_small_batches_of_a_topic_are_one_insert() -> None:
 
 
 def test_an_announced_range_is_repeated_if_the_log_holds_its_end() -> None:
-    ranges = (OffsetRange(1, 30, 47), OffsetRange(4, 905, 1005))
-    assert announced_end(ranges, 1, 30, 0, 100) == 47
-    assert announced_end(ranges, 4, 905, 0, 1005) == 1005
-    assert announced_end(ranges, 1, 30, 30, 47) == 47
-    assert announced_end(ranges, 1, 30, 35, 100) == 47, "its first records expired"
-    assert announced_end(ranges, 1, 35, 35, 100) == 47, "and that was reported"
-    assert announced_end(ranges, 1, 30, 47, 100) is None, "all of its records expired"
-    assert announced_end(ranges, 1, 30, 0, 46) is None, "the log lost records"
-    assert announced_end(ranges, 4, 905, 0, 5) is None, "the log lost records"
-    assert announced_end(ranges, 1, 47, 0, 100) is None, "it was committed"
-    assert announced_end(ranges, 1, -1, 0, 100) is None, "nothing was committed"
-    assert announced_end(ranges, 2, 30, 0, 100) is None
-    assert announced_end((), 1, 30, 0, 100) is None
+    ranges = (InsertRange(1, 30, 47), InsertRange(4, 905, 1005))
+    assert repeatable_end(ranges, 1, 30, 0, 100) == 47
+    assert repeatable_end(ranges, 4, 905, 0, 1005) == 1005
+    assert repeatable_end(ranges, 1, 30, 30, 47) == 47
+    assert repeatable_end(ranges, 1, 30, 35, 100) == 47, "its first records expired"
+    assert repeatable_end(ranges, 1, 35, 35, 100) == 47, "and that was reported"
+    assert repeatable_end(ranges, 1, 30, 47, 100) is None, "all of its records expired"
+    assert repeatable_end(ranges, 1, 30, 0, 46) is None, "the log lost records"
+    assert repeatable_end(ranges, 4, 905, 0, 5) is None, "the log lost records"
+    assert repeatable_end(ranges, 1, 47, 0, 100) is None, "it was committed"
+    assert repeatable_end(ranges, 1, -1, 0, 100) is None, "nothing was committed"
+    assert repeatable_end(ranges, 2, 30, 0, 100) is None
+    assert repeatable_end((), 1, 30, 0, 100) is None
 
 
 small_ranges = st.dictionaries(st.integers(0, 20), st.tuples(offsets, st.integers(1, 40)), min_size=1, max_size=6)
@@ -119,7 +119,7 @@ small_ranges = st.dictionaries(st.integers(0, 20), st.tuples(offsets, st.integer
 def test_an_insert_is_halved_to_single_offsets_and_the_same_whichever_records_expired(
     read: dict[int, tuple[int, int]], data: st.DataObject
 ) -> None:
-    ranges = tuple(OffsetRange(partition, first, first + count) for partition, (first, count) in sorted(read.items()))
+    ranges = tuple(InsertRange(partition, first, first + count) for partition, (first, count) in sorted(read.items()))
     records = [(each.partition, offset) for each in ranges for offset in range(each.first, each.end)]
     kept = data.draw(st.lists(st.sampled_from(records), unique=True).map(sorted))
     rows = pa.table({"partition": [each for each, _ in kept], "offset": [each for _, each in kept]})

@@ -11,7 +11,7 @@ from headrace.schemas.topics import ALERTS, EVENTS
 from headrace.schemas.wire import decode_payload
 from headrace.streams.clickhouse import write_cycle
 from headrace.streams.clickhouse.cuts import PlannedInsert
-from headrace.streams.clickhouse.repeated_insert import RangeAgain, ranges_again
+from headrace.streams.clickhouse.repeated_insert import RereadRange, ranges_again
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from tests.expired import delete_before
 from tests.streams.clickhouse.test_repeated_insert import killed, start_at_the_end
@@ -32,7 +32,7 @@ async def test_records_that_expire_while_a_repeated_insert_waits_raise_an_alert(
     (wanted,) = [each for each in insert.ranges if each.partition == 1]
     has_expired = asyncio.Event()
 
-    async def later(bootstrap: str, repeated: PlannedInsert) -> dict[int, RangeAgain] | None:
+    async def later(bootstrap: str, repeated: PlannedInsert) -> dict[int, RereadRange] | None:
         if repeated.topic == EVENTS.name and not has_expired.is_set():
             await delete_before(kafka, TopicPartition(EVENTS.name, 1), wanted.end)
             has_expired.set()

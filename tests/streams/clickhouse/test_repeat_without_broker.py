@@ -11,7 +11,7 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.topics import FEEDBACK
 from headrace.streams.clickhouse import repeated_insert
-from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
+from headrace.streams.clickhouse.cuts import InsertRange, PlannedInsert
 from headrace.streams.clickhouse.repeated_insert import ranges_again
 from tests.streams.clickhouse.test_sink_reading import send_to
 
@@ -35,6 +35,6 @@ async def test_the_records_are_read_once_the_cluster_names_a_broker_again(
             yield consumer
 
     monkeypatch.setattr(repeated_insert, "open_consumer", at_the_second_attempt)
-    again = await ranges_again(kafka, PlannedInsert(FEEDBACK.name, topic_id, (OffsetRange(0, 0, 3),)))
+    again = await ranges_again(kafka, PlannedInsert(FEEDBACK.name, topic_id, (InsertRange(0, 0, 3),)))
     assert again is not None
     assert len(again[0].batch.unreadable) == 3

@@ -13,9 +13,9 @@ from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.topics import EVENTS, FEEDBACK
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
-from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
+from headrace.streams.clickhouse.cuts import InsertRange, PlannedInsert
 from headrace.streams.clickhouse.database import RetryingClient
-from headrace.streams.clickhouse.repeated_insert import RangeAgain, ranges_again
+from headrace.streams.clickhouse.repeated_insert import RereadRange, ranges_again
 from headrace.streams.clickhouse.sink import run_sink
 from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
@@ -111,10 +111,10 @@ async def test_a_partition_of_another_process_is_read_for_a_repeated_insert(kafk
         await send_to(kafka, FEEDBACK, f"again-{partition}", 5, partition=partition)
     topic_id = (await topic_ids(kafka, [FEEDBACK.name]))[FEEDBACK.name]
     insert = PlannedInsert(
-        FEEDBACK.name, topic_id, tuple(OffsetRange(each, starts[each], starts[each] + 4) for each in range(3))
+        FEEDBACK.name, topic_id, tuple(InsertRange(each, starts[each], starts[each] + 4) for each in range(3))
     )
 
-    def offsets(again: Mapping[int, RangeAgain] | None) -> dict[int, list[int]]:
+    def offsets(again: Mapping[int, RereadRange] | None) -> dict[int, list[int]]:
         # These records belong in another topic, so each is an error, at its offset.
         assert again is not None
         found = {partition: [record.offset for record, _ in each.batch.unreadable] for partition, each in again.items()}
@@ -127,7 +127,7 @@ async def test_a_partition_of_another_process_is_read_for_a_repeated_insert(kafk
     await delete_before(kafka, TopicPartition(FEEDBACK.name, 1), starts[1] + 2)
     await delete_before(kafka, TopicPartition(FEEDBACK.name, 2), starts[2] + 4)
     assert offsets(await ranges_again(kafka, insert)) == {0: [0, 1, 2, 3], 1: [2, 3]}
-    truncated = PlannedInsert(FEEDBACK.name, topic_id, (OffsetRange(0, starts[0], starts[0] + 100), insert.ranges[1]))
+    truncated = PlannedInsert(FEEDBACK.name, topic_id, (InsertRange(0, starts[0], starts[0] + 100), insert.ranges[1]))
     assert offsets(await ranges_again(kafka, truncated)) == {1: [2, 3]}
     await recreate(kafka, FEEDBACK)
     await send_to(kafka, FEEDBACK, "again", 5, partition=0)

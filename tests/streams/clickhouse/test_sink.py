@@ -31,6 +31,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, FEEDBACK, REWARDS
 from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
+from headrace.streams.clickhouse import database as database_module
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, open_client
@@ -192,7 +193,7 @@ async def test_a_repeatedly_killed_sink_writes_everything_once(kafka: str, click
         await until(clickhouse, events_of("killed", "uniqExact(id)"), total)
     assert killed_midway, "the sink was never killed in the middle: send more events"
     assert count(clickhouse, events_of("killed", final="FINAL")) == total
-    # Announced cuts make the tokens exact, so there is nothing left for merges to deduplicate.
+    # Announced ranges make the tokens exact, so there is nothing left for merges to deduplicate.
     assert count(clickhouse, events_of("killed")) == total
 
 
@@ -402,16 +403,60 @@ async def test_a_table_of_another_type_makes_no_dead_letter() -> None:
     database = RetryingClient("http://127.0.0.1:1", secrets=None, stop=stop, retry_most_s=0.05)
     asked: list[object] = []
 
-    async def call(function: object, *arguments: object) -> None:
+    async def call(function: object, *arguments: object) -> Any:
         asked.append(function)
         if function is insert_rows:
             raise DatabaseError("type mismatch", code=53)
         raise ValueError("column seq of table events is String")
 
-    database._call = call  # type: ignore[method-assign, assignment]
+    database._counted = call  # type: ignore[method-assign, assignment]
     with pytest.raises(ValueError, match="column seq of table events"):
         await database.insert(EVENTS_TABLE, arrow_table(EVENTS_TABLE, [{"seq": 1}]), "t")
     assert len(asked) == 2
+
+
+@pytest.mark.clickhouse
+async def test_rows_of_which_an_earlier_attempt_left_nothing_but_the_token_are_inserted_again(
+    clickhouse: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after ClickHouse was killed between recording the token and renaming the part."""
+    database = RetryingClient(clickhouse, secrets=None, stop=asyncio.Event(), retry_most_s=0.1)
+    await database.prepare()
+    place = {"logged_at": int(time.time() * 1000), "partition": 1}
+    rows = arrow_table(EVENTS_TABLE, [{"id_sent": f"t-{n}", "offset": 10**9 + n, **place} for n in range(10)])
+    client, stored = open_client(clickhouse), "SELECT count() FROM events WHERE offset >= 1000000000"
+
+    def forget() -> None:
+        client.command("ALTER TABLE events DELETE WHERE offset >= 1000000000", settings={"mutations_sync": 1})
+
+    for is_repeated in (False, True, True):
+        await database.insert(EVENTS_TABLE, rows, "left", is_repeated=is_repeated)
+        assert client.query(stored).result_rows == [(10,)], "stored once"
+    forget()
+    assert client.query(stored).result_rows == [(0,)]
+    await database.insert(EVENTS_TABLE, rows, "left")
+    assert client.query(stored).result_rows == [(0,)], "its token is known, and nobody has reason to look"
+    for _ in range(2):
+        await database.insert(EVENTS_TABLE, rows, "left", is_repeated=True)
+        assert client.query(stored).result_rows == [(10,)]
+    assert caplog.text.count("has none of the 10 rows") == 1
+    failed = list[str]()
+
+    def fails_once(*arguments: Any) -> None:
+        insert_rows(*arguments)
+        if not failed:
+            forget()
+            failed.append("the disk is full")
+            raise ClickHouseError(failed[0])
+
+    forget()
+    monkeypatch.setattr(database_module, "insert", fails_once)
+    await database.insert(EVENTS_TABLE, rows, "failed")
+    assert client.query(stored).result_rows == [(10,)]
+    assert caplog.text.count("has none of the 10 rows") == 2
+    forget()
+    await database.close()
+    client.close()
 
 
 @pytest.mark.clickhouse

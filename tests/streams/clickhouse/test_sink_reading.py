@@ -24,7 +24,7 @@ from headrace.schemas.wire import decode_payload
 from headrace.streams.clickhouse import sink, write_cycle
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.commits import Commit, TopicCommits
-from headrace.streams.clickhouse.cuts import CommitMetadata, OffsetRange
+from headrace.streams.clickhouse.cuts import CommitMetadata, InsertRange
 from headrace.streams.clickhouse.database import RetryingClient
 from headrace.streams.clickhouse.sink import run_sink
 from headrace.streams.clickhouse.sink_config import SinkConfig
@@ -350,7 +350,7 @@ async def test_an_announced_cut_behind_the_log_end_does_not_hold_records(kafka: 
     await send_to(kafka, FEEDBACK, group, 3, partition=1)
     async with open_consumer(kafka, group=group) as consumer:
         consumer.assign([place])
-        announced = CommitMetadata(ranges=(OffsetRange(1, start, start + 1_000),))
+        announced = CommitMetadata(ranges=(InsertRange(1, start, start + 1_000),))
         await consumer.commit({place: (start, str(announced))})
     async with running_sink(SinkConfig(kafka, clickhouse, group=group)):
         await until_committed(kafka, group, place, await end_of(kafka, place))

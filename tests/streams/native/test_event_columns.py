@@ -21,7 +21,7 @@ from headrace.streams.assembly.tick import tick
 from headrace.streams.clickhouse import event_rows, tables
 from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated, joined
 from headrace.streams.clickhouse.columns import COUNTS, Column
-from headrace.streams.clickhouse.cuts import OffsetRange, PlannedInsert
+from headrace.streams.clickhouse.cuts import InsertRange, PlannedInsert
 from headrace.streams.clickhouse.event_rows import EventRows, make_columns
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import NativeLag
@@ -113,7 +113,7 @@ def test_converted_batches_are_joined_split_and_counted() -> None:
     same(joined(parts), convert_validated(records))
     ((_, rows),) = joined(parts).tables
     assert [column.num_chunks for column in rows.columns] == [1] * len(rows.columns)
-    whole = PlannedInsert("events", "", (OffsetRange(0, records[0].offset, records[-1].offset + 1),))
+    whole = PlannedInsert("events", "", (InsertRange(0, records[0].offset, records[-1].offset + 1),))
     assert whole.rows_of(rows).equals(rows)
     halves = [half.rows_of(rows) for half in whole.halves() or pytest.fail("one record")]
     assert [half.num_rows for half in halves] == [len(records) // 2, len(records) - len(records) // 2]
