@@ -67,11 +67,11 @@ class HeldInserts:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
         insert = RetryingClient.insert
 
-        async def held(client: RetryingClient, into: Any, *arguments: Any) -> None:
+        async def held(client: RetryingClient, into: Any, *arguments: Any, **named: Any) -> None:
             if into.name == table:
                 self.begun.set()
                 await self.may_end.wait()
-            await insert(client, into, *arguments)
+            await insert(client, into, *arguments, **named)
 
         monkeypatch.setattr(RetryingClient, "insert", held)
 

@@ -35,12 +35,12 @@ async def test_a_late_commit_does_not_go_back_behind_what_another_sink_has_writt
     insert, on_assigned = RetryingClient.insert, AssignedPartitions.on_partitions_assigned
     owned = dict[AssignedPartitions, int]()
 
-    async def slow_insert(self: RetryingClient, table: Table, *arguments: Any) -> None:
+    async def slow_insert(self: RetryingClient, table: Table, *arguments: Any, **named: Any) -> None:
         if table.name == EVENTS.name and (not slow or slow[0] is self):
             slow[:] = [self]
             begun.set()
             await may_end.wait()
-        await insert(self, table, *arguments)
+        await insert(self, table, *arguments, **named)
 
     async def noted(self: AssignedPartitions, assigned: Iterable[TopicPartition]) -> None:
         places = list(assigned)

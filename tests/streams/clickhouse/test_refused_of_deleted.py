@@ -19,11 +19,11 @@ async def test_the_sink_continues_if_a_topic_is_deleted_of_which_a_row_is_refuse
 ) -> None:
     insert = RetryingClient.insert
 
-    async def refused(self: RetryingClient, table: Table, *arguments: Any) -> None:
+    async def refused(self: RetryingClient, table: Table, *arguments: Any, **named: Any) -> None:
         if table.name == FEEDBACK.name:
             await delete(kafka, FEEDBACK)
             raise RowsRefused("a value that does not parse")
-        await insert(self, table, *arguments)
+        await insert(self, table, *arguments, **named)
 
     monkeypatch.setattr(RetryingClient, "insert", refused)
     async with running_sink(SinkConfig(kafka, clickhouse, group="refused-deleted")):

@@ -46,11 +46,11 @@ async def killed(config: SinkConfig, monkeypatch: pytest.MonkeyPatch, *, inserte
             await asyncio.Event().wait()
         await commit(self, commits)
 
-    async def stop_at_the_insert(self: RetryingClient, table: Table, *arguments: Any) -> None:
+    async def stop_at_the_insert(self: RetryingClient, table: Table, *arguments: Any, **named: Any) -> None:
         if table.name == EVENTS.name and not inserted:
             reached.set()
             await asyncio.Event().wait()
-        await insert(self, table, *arguments)
+        await insert(self, table, *arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(TopicCommits, "commit", stop_at_the_end)
@@ -86,9 +86,9 @@ async def test_an_announced_insert_of_all_partitions_is_repeated_exactly(
 
     repeated, original = list[str](), RetryingClient.insert
 
-    async def noted(self: RetryingClient, table: Table, rows: Any, token: str) -> None:
+    async def noted(self: RetryingClient, table: Table, rows: Any, token: str, **named: Any) -> None:
         repeated.append(token)
-        await original(self, table, rows, token)
+        await original(self, table, rows, token, **named)
 
     monkeypatch.setattr(RetryingClient, "insert", noted)
     # Two members that join at the same time share the partitions of the announced insert.

@@ -147,10 +147,10 @@ async def test_records_that_a_rebalance_drops_are_read_again(
     inserting, may_insert, dropped = asyncio.Event(), asyncio.Event(), asyncio.Event()
     insert, skip_batch = RetryingClient.insert, AssignedPartitions._skip_batch
 
-    async def slow_insert(self: RetryingClient, *arguments: Any) -> None:
+    async def slow_insert(self: RetryingClient, *arguments: Any, **named: Any) -> None:
         inserting.set()
         await may_insert.wait()
-        await insert(self, *arguments)
+        await insert(self, *arguments, **named)
 
     async def skip_and_rebalance(self: AssignedPartitions, *arguments: Any) -> None:
         if not dropped.is_set():
@@ -399,9 +399,9 @@ async def test_after_a_slow_write_the_sink_pauses(kafka: str, clickhouse: str, m
         ended = monotonic()
         writes.append((begun, ended, self._pauses_until - ended))
 
-    async def slow_insert(self: RetryingClient, *arguments: Any) -> None:
+    async def slow_insert(self: RetryingClient, *arguments: Any, **named: Any) -> None:
         await asyncio.sleep(next(delays))
-        await insert(self, *arguments)
+        await insert(self, *arguments, **named)
 
     async with running_sink(SinkConfig(kafka, clickhouse, group="pauses", linger_s=0.25)):
         await send_to(kafka, EVENTS, "before", 1, partition=0)
