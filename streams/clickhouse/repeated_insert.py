@@ -1,30 +1,19 @@
 """Reads the records of an announced insert again, those of partitions that belong to other processes included."""
 
 import asyncio
-import logging
 from dataclasses import dataclass
-
-from aiokafka.errors import KafkaError
-from confluent_kafka import KafkaException
+from functools import partial
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import Stall
-from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.streams.clickhouse.assigned_partitions import AssignedPartitions
 from headrace.streams.clickhouse.batches import RowBatch, convert, joined
 from headrace.streams.clickhouse.cuts import PlannedInsert
+from headrace.streams.clickhouse.existing_topic import NotReadable, while_it_exists
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS
 
-log = logging.getLogger(__name__)
-
-_RETRY_S = 1.0
-"""Pause before records are read again that could not be read."""
 _IDLE_S = 0.02
 """Pause after a read without records."""
-
-
-class _NotReadable(Exception):
-    """A partition could not be read on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +30,11 @@ async def ranges_again(bootstrap: str, insert: PlannedInsert) -> dict[int, Rerea
     """Returns what is left of the ranges of ``insert`` by partition, without those of which retention has deleted
     everything or the log lost the end; ``None`` if the topic was deleted. Tries again while Kafka does not answer.
     """
-    while True:
-        try:
-            return await _read(bootstrap, insert)
-        except (KafkaException, KafkaError, _NotReadable) as error:
-            log.warning("the records of an announced insert are not readable, trying again: %s", error)
-            await asyncio.sleep(_RETRY_S)
+    return await while_it_exists(bootstrap, insert.topic, insert.topic_id, partial(_read, bootstrap, insert))
 
 
-async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RereadRange] | None:
+async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RereadRange]:
     """As :func:`ranges_again`, once."""
-    if (await topic_ids(bootstrap, {insert.topic})).get(insert.topic) != insert.topic_id:
-        return None
     async with open_consumer(bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign(insert.places)
         assigned = AssignedPartitions(bootstrap, consumer)
@@ -75,7 +57,7 @@ async def _read(bootstrap: str, insert: PlannedInsert) -> dict[int, RereadRange]
                     found[place.partition].append(await asyncio.to_thread(convert, wanted))
                 if failed := assigned.unreadable():
                     # Retention may have moved the start of the log meanwhile: it is looked up again.
-                    raise _NotReadable(", ".join(map(str, failed.values())))
+                    raise NotReadable(", ".join(map(str, failed.values())))
                 if not records:
                     await asyncio.sleep(_IDLE_S)
                 positions = {place: await assigned.position(place) for place in ends}

@@ -1,26 +1,22 @@
 """Records that ClickHouse cannot store: their originals in Kafka, and the alert about them."""
 
-import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import scan
-from headrace.schemas.kafka.topic_ids import topic_ids
 from headrace.schemas.records.alert import Severity
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.alerts import alert_message
+from headrace.streams.clickhouse.existing_topic import while_it_exists
 from headrace.streams.dead_letters.build import time_of
 from headrace.streams.raw import LogRecord
 
 log = logging.getLogger(__name__)
-
-_RETRY_S = 1.0
-"""Pause before records are read again that could not be read."""
 
 SOURCE = "/streams/sink"
 """Source of the sink's records."""
@@ -34,17 +30,12 @@ async def originals_of(
     """Read the records of ``place`` at ``offsets`` again from Kafka, in order; none if the topic, of the id
     ``topic_id``, was deleted. Tries again while Kafka does not answer.
     """
-    while offsets:
-        try:
-            if (await topic_ids(bootstrap, {place.topic})).get(place.topic) == topic_id:
-                return await _read(bootstrap, place, offsets)
-        except KafkaError as error:
-            log.warning("%s[%d]: records that ClickHouse refused are not readable, trying again: %s", *place, error)
-            await asyncio.sleep(_RETRY_S)
-        else:
-            log.error("%s[%d]: its topic was deleted, and the records at %s are in no table", *place, sorted(offsets))
-            break
-    return []
+    if not offsets:
+        return []
+    found = await while_it_exists(bootstrap, place.topic, topic_id, partial(_read, bootstrap, place, offsets))
+    if found is None:
+        log.error("%s[%d]: its topic was deleted, and the records at %s are in no table", *place, sorted(offsets))
+    return found or []
 
 
 async def _read(bootstrap: str, place: TopicPartition, offsets: Collection[int]) -> list[LogRecord]:

@@ -24,7 +24,7 @@ from tests.streams.clickhouse.test_rows import TRAJECTORY
 from tests.streams.native.built import needs_speedups
 from tests.streams.native.test_lag import beside_a_current_module
 from tests.streams.native.test_trajectories import histories
-from tests.streams.native.test_trajectory_columns import RICH
+from tests.streams.native.test_trajectory_columns import RICH, fields_of
 
 pytestmark = needs_speedups
 
@@ -51,11 +51,6 @@ def summarized(payload: Trajectory | Mapping[str, Any] | bytes) -> bool:
         for name in type(model.started).model_fields:
             assert repr(getattr(summary.started, name)) == repr(getattr(model.started, name))
     return True
-
-
-def fields_of(trajectory: Trajectory = RICH, **changes: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(trajectory.model_dump_json())
-    return fields | changes
 
 
 @beside_a_current_module
