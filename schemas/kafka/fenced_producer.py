@@ -16,9 +16,10 @@ resumes. So the predecessor can no longer change the committed offsets that the 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import IllegalOperation, KafkaError, KafkaTimeoutError, ProducerFenced, UnknownError
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
@@ -38,6 +39,8 @@ class Transaction:
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.sent: list[asyncio.Future[RecordMetadata]] = []
         """Positions of the sent records, in order; for a batch, that of its first record."""
+        self.committed: list[tuple[Mapping[TopicPartition, OffsetAndMetadata], str]] = []
+        """Offsets to commit with it, and their consumer group."""
         self._producer = producer
 
     async def send(
@@ -64,6 +67,7 @@ class Transaction:
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: str) -> None:
         """Commit ``offsets`` of the consumer group ``group`` as part of the transaction."""
+        self.committed.append((offsets, group))
         await self._producer.send_offsets_to_transaction(offsets, group)
 
     def _sent(self, place: "asyncio.Future[RecordMetadata]") -> "asyncio.Future[RecordMetadata]":
@@ -73,12 +77,26 @@ class Transaction:
         return place
 
 
+class _Ended(NamedTuple):
+    """What a transaction wrote that has ended."""
+
+    places: frozenset[TopicPartition] = frozenset()
+    offsets: tuple[tuple[Mapping[TopicPartition, OffsetAndMetadata], str], ...] = ()
+
+
 class FencedProducer:
-    """Writes transactions under one transactional id; created by :func:`open_fenced_producer`."""
+    """Writes transactions under one transactional id; created by :func:`open_fenced_producer`.
+
+    A broker that stops after it has accepted the end of a transaction may omit its markers when it is back (see
+    :func:`decide_unmarked`). So if the connection to the coordinator of the transactions is another one than
+    before, an empty transaction over the partitions of the last two repeats their markers.
+    """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         """``producer``: a started transactional producer."""
         self._unusable: BaseException | None = None
+        self._connection = _connection_of(producer)
+        self._last = _Ended()
         self.kafka = producer
         """The Kafka client."""
 
@@ -104,7 +122,7 @@ class FencedProducer:
         marker, as may happen when the broker is stopped (see :func:`decide_unmarked`). Raises the same errors as
         :meth:`transact`.
         """
-        await within(within_s, decide_unmarked(self.kafka, places, commit=commit), what)
+        await within(within_s, self._resolve(list(places), commit), what)
 
     async def places_of(self, topics: Collection[Topic]) -> list[TopicPartition]:
         """Return all partitions of ``topics``."""
@@ -120,18 +138,52 @@ class FencedProducer:
         self._unusable = KafkaTimeoutError("the end of an earlier transaction is unknown: start the producer again")
         try:
             result = await work(transaction)
-            await asyncio.gather(*transaction.sent)
+            stored = await asyncio.gather(*transaction.sent)
         except BaseException as error:
             cause = cause_of(self.kafka, error)
             if aborts and not self.kafka._txn_manager.is_fatal_error():
                 await _ended(self.kafka.abort_transaction())
-                self._unusable = None
+                # Otherwise the marker of the abort may be missing, and the next transaction's would commit its records.
+                if not self._has_reconnected():
+                    self._unusable = None
             if cause is not error:
                 raise cause from error
             raise
+        ended = _Ended(frozenset(each.topic_partition for each in stored), tuple(transaction.committed))
         await _ended(self.kafka.commit_transaction())
-        self._unusable = None
+        while self._has_reconnected():
+            await self._repeat_markers(ended)
+        self._unusable, self._last = None, ended
         return result
+
+    def _has_reconnected(self) -> bool:
+        """Whether the connection to the coordinator is closed, or another one than at the last call."""
+        before, self._connection = self._connection, _connection_of(self.kafka)
+        return self._connection is None or self._connection is not before
+
+    async def _resolve(self, places: Collection[TopicPartition], commit: bool) -> None:
+        await decide_unmarked(self.kafka, places, commit=commit)
+        while self._has_reconnected():
+            await decide_unmarked(self.kafka, places, commit=commit)
+
+    async def _repeat_markers(self, ended: _Ended) -> None:
+        """Commit once more, without records, where the last transaction and ``ended`` wrote."""
+        await self.kafka.begin_transaction()
+        for place in ended.places | self._last.places:
+            self.kafka._txn_manager.maybe_add_partition_to_txn(place)
+        for offsets, group in ended.offsets or self._last.offsets:
+            await self.kafka.send_offsets_to_transaction(offsets, group)
+        await _ended(self.kafka.commit_transaction())
+
+
+def _connection_of(producer: AIOKafkaProducer) -> object:
+    """The connection of ``producer`` to the broker that coordinates its transactions; ``None`` if it is closed.
+
+    aiokafka does not tell that it has opened another one.
+    """
+    node = producer._sender._coordinators.get(CoordinationType.TRANSACTION)
+    connection = producer.client._conns.get((node, ConnectionGroup.COORDINATION))
+    return connection if connection is not None and connection.connected() else None
 
 
 async def _ended(end: Awaitable[None]) -> None:

@@ -32,7 +32,7 @@ class OutgoingRecord(NamedTuple):
     """Its key."""
     value: bytes | None
     """Its payload; ``None`` deletes the key from a compacted topic."""
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     """Its headers."""
     timestamp_ms: int | None = None
     """Stream time (Unix), limited by :func:`acceptable_ms`; ``None``: the time of sending."""

@@ -7,12 +7,13 @@ later one fences the earlier.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 
 from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.fenced_producer import FencedProducer, open_fenced_producer
 from headrace.schemas.kafka.reading import KafkaRecord, read_to_end
-from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.sending import OutgoingRecord, send
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
@@ -31,6 +32,8 @@ from headrace.streams.dead_letters.redrive import (
 
 TRANSACTIONAL_ID = "headrace-redrive"
 """Shared by all redrives, so that a later one fences an earlier one."""
+TRANSACTION_S = 60.0
+"""Seconds after which the broker aborts a transaction of a redrive."""
 
 
 async def read_dead_letters(bootstrap: str, wanted: Callable[[DeadLetter, Reference], bool]) -> DeadLetterQueue:
@@ -77,10 +80,10 @@ async def plan_redrive(bootstrap: str, selected: Sequence[DeadLetterEntry]) -> l
 
 async def send_again(bootstrap: str, redrives: Iterable[Redrive], now_ms: int) -> None:
     """Send each plan in its own transaction, together with its ``Redriven`` records."""
-    async with open_producer(bootstrap, transactional_id=TRANSACTIONAL_ID) as producer:
+    timeout_ms = round(TRANSACTION_S * 1000)
+    async with open_fenced_producer(bootstrap, TRANSACTIONAL_ID, timeout_ms=timeout_ms) as producer:
         for redrive in redrives:
-            async with producer.transaction():
-                await _send(producer, redrive, now_ms)
+            await _transact(producer, _records(redrive, now_ms))
 
 
 async def append(bootstrap: str, messages: Iterable[Message]) -> None:
@@ -90,18 +93,26 @@ async def append(bootstrap: str, messages: Iterable[Message]) -> None:
             await stored
 
 
-async def _send(producer: AIOKafkaProducer, redrive: Redrive, now_ms: int) -> None:
-    for record in redrive.records:
-        await producer.send(
+async def _transact(producer: FencedProducer, records: Sequence[OutgoingRecord]) -> None:
+    await producer.transact(
+        lambda transaction: transaction.send_all(records), within_s=2 * TRANSACTION_S, what="a redrive"
+    )
+
+
+def _records(redrive: Redrive, now_ms: int) -> list[OutgoingRecord]:
+    again = [
+        OutgoingRecord(
             record.topic.name,
-            record.content.value,
             record.content.key,
-            headers=list(record.content.headers),
-            partition=record.partition,
-            timestamp_ms=record.timestamp_ms,
+            record.content.value,
+            record.content.headers,
+            record.timestamp_ms,
+            record.partition,
         )
-    for done in redrive.done:
-        await send(producer, DEAD_LETTERS, done_message(done, now_ms))
+        for record in redrive.records
+    ]
+    done = [done_message(each, now_ms) for each in redrive.done]
+    return [*again, *(OutgoingRecord(DEAD_LETTERS.name, each.key, each.value, each.headers) for each in done)]
 
 
 async def _closed(bootstrap: str, trajectory_ids: Iterable[str]) -> dict[str, Closed]:

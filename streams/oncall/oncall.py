@@ -11,20 +11,20 @@ episodes are folded from ``alerts``, the ledger's fold is kept in the cache.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, ProducerFenced
 
 from headrace.schemas.ids import derived_id
-from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.clients import open_consumer, stop_producer
 from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, start_fenced_producer
 from headrace.schemas.kafka.reading import partitions_of
-from headrace.schemas.kafka.sending import send
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.topics import ALERTS, TRAINER_GROUPS, Topic, trainer_group
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 SOURCE = "/streams/oncall"
 """``ce_source`` of the alerts."""
 TRANSACTIONAL_ID = "headrace-oncall"
+TRANSACTION_S = 20.0
+"""Seconds after which the broker aborts a transaction of alerts."""
 CONTRADICTIONS = 3
 """Contradictions of the ledger that an alert names."""
 
@@ -104,6 +106,54 @@ class _Lags:
     async def write(self, lags: list[ConsumerLag], now_ms: int) -> None:
         self._found = lag_by_group([each for each in lags if each.group not in self._ignored])
         self._measured.at_s["lag"] = time.monotonic()
+
+
+class _Alerts:
+    """Writes alerts in transactions. After an error its producer is started again, which ends the last transaction:
+    what ``alerts`` has then is what was written."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._producer: FencedProducer | None = None
+
+    async def start(self) -> None:
+        """Take up the transactional id, unless it is taken up. Raises aiokafka's errors."""
+        if self._producer is None:
+            self._producer = await start_fenced_producer(
+                self._bootstrap, TRANSACTIONAL_ID, timeout_ms=round(TRANSACTION_S * 1000)
+            )
+
+    async def write(self, messages: Sequence[Message]) -> None:
+        """Write ``messages``, all or none, after :meth:`start`. Raises aiokafka's errors, ``ProducerFenced`` if another
+        process has taken over."""
+        if self._producer is None:
+            raise RuntimeError("start() comes first")
+
+        async def send_all(transaction: Transaction) -> None:
+            for message in messages:
+                await transaction.send(ALERTS, message)
+
+        try:
+            await self._producer.transact(send_all, within_s=2 * TRANSACTION_S, what="a transaction of alerts")
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the producer."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await stop_producer(producer.kafka)
+
+
+@asynccontextmanager
+async def _open_alerts(bootstrap: str) -> AsyncIterator[_Alerts]:
+    alerts = _Alerts(bootstrap)
+    try:
+        await alerts.start()
+        yield alerts
+    finally:
+        await alerts.stop()
 
 
 @dataclass(slots=True)
@@ -172,7 +222,7 @@ async def run_oncall(
     async with (
         open_consumer(config.bootstrap) as consumer,
         open_consumer(config.bootstrap) as unassigned,
-        open_producer(config.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer,
+        _open_alerts(config.bootstrap) as log,
     ):
         tail = Tail(consumer, recent, alarms, window_s=config.limits.window_s)
         await tail.start(now_ms())
@@ -189,9 +239,10 @@ async def run_oncall(
                     if task.done():
                         task.result()  # raises what has ended it
                 try:
+                    await log.start()
                     await tail.read(now_ms())
-                    await _round(producer, recent, alarms, lags.fresh(4 * config.every_s), checked, measured)
-                except (ProducerFenced, InvalidProducerEpoch) as error:
+                    await _round(log, recent, alarms, lags.fresh(4 * config.every_s), checked, measured)
+                except ProducerFenced as error:
                     raise OperatorError("another process oncall has taken over: run only one") from error
                 except (KafkaError, OSError) as error:
                     logger.warning("the conditions were not measured: %s", error or type(error).__name__)
@@ -203,7 +254,7 @@ async def run_oncall(
 
 
 async def _round(
-    producer: AIOKafkaProducer,
+    log: _Alerts,
     recent: Recent,
     alarms: Alarms,
     lags: list[Found] | None,
@@ -218,9 +269,7 @@ async def _round(
     alerts = alarms.judge(values, now)
     if not alerts:
         return
-    async with producer.transaction():
-        for alert in alerts:
-            await (await send(producer, ALERTS, alert_message(alert, now)))
+    await log.write([alert_message(alert, now) for alert in alerts])
     for alert in alerts:
         alarms.add(alert)
         logger.warning("%s", alert.message)

@@ -1,6 +1,7 @@
 """One producer at a time under a transactional id, on a real broker."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,12 +15,17 @@ from aiokafka.errors import (
     UnknownError,
 )
 from aiokafka.producer.sender import EndTxnHandler
+from aiokafka.structs import OffsetAndMetadata
 
+from headrace.schemas.kafka import fenced_producer
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, cause_of, open_fenced_producer
+from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.topics import REWARDS, TRAINING
 from headrace.schemas.wire import Message
+from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 TIMEOUT_MS = 60_000
 PLACE = TopicPartition(REWARDS.name, 0)
@@ -139,6 +145,98 @@ async def test_readers_wait_for_a_failed_transaction_only_where_it_is_not_aborte
         async with open_fenced_producer(kafka, "failing", timeout_ms=TIMEOUT_MS) as successor:
             await successor.resolve([PLACE], commit=False, within_s=60, what="the last transaction")
     assert await written(kafka, "failed") == []
+
+
+async def hidden(kafka: str, place: TopicPartition) -> int:
+    """How many offsets at the end of ``place`` an open transaction hides, once markers had time to be written."""
+    async with open_consumer(kafka) as committed, open_consumer(kafka, isolation_level="read_uncommitted") as all_:
+        for _ in range(20):
+            end, stable = [(await each.end_offsets([place]))[place] for each in (all_, committed)]
+            if end == stable:
+                break
+            await asyncio.sleep(0.1)
+    return int(end - stable)
+
+
+def heed(producer: FencedProducer) -> None:
+    """End what :func:`leave_out` began."""
+    del producer.kafka._txn_manager.maybe_add_partition_to_txn
+
+
+def disconnect(producer: FencedProducer) -> None:
+    """Close its connections, as the broker does when it stops."""
+    for connection in list(producer.kafka.client._conns.values()):
+        connection.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("when", ["in the transaction", "after it"])
+async def test_a_marker_that_the_broker_omitted_is_written_once_the_coordinator_is_back(kafka: str, when: str) -> None:
+    group, consumed = "omitted", TopicPartition(TRAINING.name, 3)
+    await let_partitions_be_left_out(kafka)
+    async with open_fenced_producer(kafka, f"omitted {when}", timeout_ms=TIMEOUT_MS) as producer:
+        await write(producer, f"{when}-1")
+        assert not await hidden(kafka, PLACE)  # its own marker would also end the next, which is not announced
+
+        async def work(transaction: Transaction) -> None:
+            await transaction.send(REWARDS, message(f"{when}-2"), 0)
+            await transaction.commit_offsets({consumed: OffsetAndMetadata(7, "kept")}, group)
+            if when == "in the transaction":
+                await asyncio.gather(*transaction.sent)
+                disconnect(producer)
+                heed(producer)
+
+        async def elsewhere(transaction: Transaction) -> None:
+            await transaction.send(TRAINING, message("elsewhere"), 0)
+
+        leave_out(producer.kafka, REWARDS)
+        await producer.transact(work, within_s=60, what="a test's transaction")
+        if when == "after it":
+            assert await hidden(kafka, PLACE)
+            heed(producer)
+            disconnect(producer)
+            await producer.transact(elsewhere, within_s=60, what="a test's transaction")
+        assert not await hidden(kafka, PLACE)
+    commit = (await committed_offsets(kafka, group, [consumed]))[consumed]
+    assert (commit.offset, commit.metadata) == (7, "kept")
+
+
+@pytest.mark.kafka
+async def test_after_an_abort_whose_marker_may_be_missing_only_a_new_start_helps(kafka: str) -> None:
+    async def fail(transaction: Transaction) -> None:
+        await (await transaction.send(REWARDS, message("doubt-1"), 0))
+        disconnect(producer)
+        raise ValueError("ours")
+
+    async with open_fenced_producer(kafka, "doubt", timeout_ms=TIMEOUT_MS) as producer:
+        with pytest.raises(ValueError, match="ours"):
+            await producer.transact(fail, within_s=60, what="a test's transaction")
+        with pytest.raises(KafkaTimeoutError, match="start the producer again"):
+            await write(producer, "doubt-2")
+    async with open_fenced_producer(kafka, "doubt", timeout_ms=TIMEOUT_MS) as successor:
+        await write(successor, "doubt-3")
+    assert await written(kafka, "doubt-") == ["doubt-3"]
+
+
+@pytest.mark.kafka
+async def test_resolving_is_repeated_if_the_coordinator_is_lost_meanwhile(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved: list[bool] = []
+
+    async def decide(kafka_producer: AIOKafkaProducer, places: Iterable[TopicPartition], *, commit: bool) -> None:
+        await decide_unmarked(kafka_producer, places, commit=commit)
+        resolved.append(commit)
+        if len(resolved) == 1:
+            disconnect(producer)
+
+    monkeypatch.setattr(fenced_producer, "decide_unmarked", decide)
+    async with open_fenced_producer(kafka, "resolving", timeout_ms=TIMEOUT_MS) as producer:
+        await producer.resolve([PLACE], commit=False, within_s=60, what="the last transaction")
+        assert len(resolved) > 1
+        assert not any(resolved)
+        await write(producer, "resolving-1")
+    assert await written(kafka, "resolving-") == ["resolving-1"]
 
 
 @pytest.mark.kafka

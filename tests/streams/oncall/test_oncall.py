@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
+from aiokafka.errors import InvalidTxnState
+from aiokafka.producer.sender import AddPartitionsToTxnHandler, EndTxnHandler
 
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
@@ -20,6 +23,7 @@ from headrace.streams.lag import ConsumerLag
 from headrace.streams.ledger.tally import LedgerTally
 from headrace.streams.oncall.conditions import Limits
 from headrace.streams.oncall.oncall import (
+    TRANSACTIONAL_ID,
     Checked,
     Measured,
     OnCallConfig,
@@ -195,3 +199,36 @@ async def test_a_ledger_that_contradicts_itself_is_an_alert(kafka: str) -> None:
     (alert,) = await alerts_of(kafka, "oncall_ledger_mismatch")
     assert alert.severity is Severity.CRITICAL
     assert "nobody" in alert.details["contradiction 1"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("handler", [EndTxnHandler, AddPartitionsToTxnHandler])
+async def test_an_alert_is_written_once_although_its_transaction_ended_with_an_error(
+    kafka: str, monkeypatch: pytest.MonkeyPatch, handler: type[EndTxnHandler] | type[AddPartitionsToTxnHandler]
+) -> None:
+    """The end of the first is committed and reported as failed; of the second nothing was written."""
+    failed: list[str] = []
+    handle = handler.handle_response
+
+    def fail_once(self: EndTxnHandler | AddPartitionsToTxnHandler, response: Any) -> float | None:
+        if not failed and self._sender._txn_manager.transactional_id == TRANSACTIONAL_ID:
+            failed.append("once")
+            raise InvalidTxnState
+        return handle(self, response)
+
+    known = {alert.details["subject"] for alert in await alerts_of(kafka, "oncall_dead_letters")}
+    topic = next(topic.name for topic in TOPICS if topic.name not in known)
+
+    async def written() -> int:
+        return [each.details["subject"] for each in await alerts_of(kafka, "oncall_dead_letters")].count(topic)
+
+    async def told() -> bool:
+        return await written() > 0
+
+    running = await Running(kafka, window_s=3600).ready()
+    monkeypatch.setattr(handler, "handle_response", fail_once)
+    await write_dead_letter(kafka, 1, topic)
+    await until(told)
+    await asyncio.sleep(2)  # rounds in which it could be written again
+    await running.end()
+    assert (failed, await written()) == (["once"], 1)
