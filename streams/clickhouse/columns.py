@@ -193,22 +193,21 @@ class TableRows:
         self.table = table
         self._names = tuple(always)
         self._always: list[tuple[Any, ...]] = []
-        self._others: dict[str, tuple[list[int], list[Any]]] = {
-            column.name: ([], []) for column in table.inserted if column.name not in always
-        }
+        self._others = frozenset(column.name for column in table.inserted if column.name not in always)
+        self._rows: list[Row] = []
+        self._filled: set[str] = set()
 
     def add(self, always: tuple[Any, ...], row: Row) -> None:
         """Append a row: values of the columns that every row fills, in order, and other values by name. A text may be
         given as UTF-8 bytes. Raises ``KeyError``, and adds nothing, if the table lacks a column.
         """
-        if unknown := row.keys() - self._others.keys():
-            raise KeyError(f"table {self.table.name} has no column {', '.join(sorted(unknown))}")
-        at = len(self._always)
+        names = row.keys()
+        if not names <= self._filled:
+            if unknown := names - self._others:
+                raise KeyError(f"table {self.table.name} has no column {', '.join(sorted(unknown))}")
+            self._filled |= names
         self._always.append(always)
-        for name, value in row.items():
-            places, values = self._others[name]
-            places.append(at)
-            values.append(value)
+        self._rows.append(row)
 
     def add_row(self, row: Row) -> None:
         """Append ``row``, which names every column that it fills. Raises ``KeyError`` as :meth:`add`."""
@@ -224,19 +223,13 @@ class TableRows:
         arrays = [self._array(column, always.get(column.name)) for column in self.table.inserted]
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
 
-    def _array(self, column: Column, filled: Sequence[Any] | None) -> pa.Array:
-        count, empty = len(self._always), column.type.empty
-        if filled is not None:
-            return checked_array(column, filled)
-        places, values = self._others.get(column.name, ((), ()))
-        if not values:
-            return pa.repeat(pa.scalar(empty, column.type.arrow), count)
-        if len(values) < count:
-            spread = [empty] * count
-            for place, value in zip(places, values, strict=True):
-                spread[place] = value
-            values = spread
-        return checked_array(column, values)
+    def _array(self, column: Column, always: Sequence[Any] | None) -> pa.Array:
+        if always is not None:
+            return checked_array(column, always)
+        name, empty = column.name, column.type.empty
+        if name not in self._filled:
+            return pa.repeat(pa.scalar(empty, column.type.arrow), len(self._rows))
+        return checked_array(column, [row.get(name, empty) for row in self._rows])
 
 
 def checked_array(column: Column, values: Sequence[Any]) -> pa.Array:

@@ -6,9 +6,11 @@ Records are converted a few thousand at a time and then dropped: columns take a 
 crosses the end of a full batch, so a batch consists of whole chunks and the records after them.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import accumulate, islice
+from operator import attrgetter
 
 from aiokafka import TopicPartition
 
@@ -26,6 +28,8 @@ BACKLOG_RECORDS = 4096
 """Distance to the log end, in offsets, from which on a partition has a backlog."""
 BACKLOG_LINGERS = 20
 """Largest factor on the linger: how long a batch waits to fill while there is a backlog."""
+
+_NATIVE = (SPEEDUPS.Arrival,) if SPEEDUPS is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class Pending:
     _chunks: list[ConvertedChunk] = field(default_factory=list)
     _records: list[LogRecord] = field(default_factory=list)
     _columns_size: int = 0
-    _counted: int = 0
-    _counted_size: int = 0
+    _totals: list[int] = field(default_factory=list)
+    _dropped_size: int = 0
     _read_to: int = 0
     _latest: float = 0.0
 
@@ -121,7 +125,7 @@ class Pending:
         end = full_end(first, self.batch_size)
         if self._records[-1].offset < end:
             return self._records
-        return list(takewhile(lambda record: record.offset < end, self._records))
+        return self._records[: self._before(end)]
 
     def put(self, chunk: Sequence[LogRecord], batch: RowBatch) -> None:
         """Replace the records of ``chunk`` by ``batch``, their columns."""
@@ -153,9 +157,9 @@ class Pending:
     def take(self, end: int) -> TakenBatch:
         """Remove and return everything before the cut ``end``, where the next batch starts."""
         chunks = [chunk for chunk in self._chunks if chunk.end <= end]
-        records = [record for record in self._records if record.offset < end]
+        records = self._records[: self._before(end)]
         columns = sum(chunk.size for chunk in chunks)
-        taken = TakenBatch(self.first, end, chunks, records, columns + _bytes_of(records))
+        taken = TakenBatch(self.first, end, chunks, records, columns + self._size_of_first(len(records)))
         self._chunks = self._chunks[len(chunks) :]
         self._columns_size -= columns
         self._drop(len(records))
@@ -163,17 +167,29 @@ class Pending:
         self.backlog_lingers = min(max(1, 2 * self.backlog_lingers), BACKLOG_LINGERS)
         return taken
 
+    def _before(self, end: int) -> int:
+        """Returns how many records are before the offset ``end``."""
+        return bisect_left(self._records, end, key=_offset_of)
+
     def _drop(self, count: int) -> None:
         """Drop the first ``count`` records."""
         if count:
-            self._records = self._records[count:]
-            self._counted = self._counted_size = 0
+            self._dropped_size = self._totals[count - 1] if count <= len(self._totals) else 0
+            self._records, self._totals = self._records[count:], self._totals[count:]
 
     def _records_size(self) -> int:
-        # Counted lazily, at half a microsecond per record: in a backlog records are converted before this is called.
-        self._counted_size += _bytes_of(self._records[self._counted :])
-        self._counted = len(self._records)
-        return self._counted_size
+        return self._size_of_first(len(self._records))
+
+    def _size_of_first(self, count: int) -> int:
+        """Returns the bytes of the first ``count`` records. Each is counted once, at half a microsecond, and only if it
+        must be: in a backlog records are converted before.
+        """
+        if count == 0:
+            return 0
+        uncounted = self._records[len(self._totals) : count]
+        before = self._totals[-1] if self._totals else self._dropped_size
+        self._totals += islice(accumulate(map(_size_of, uncounted), initial=before), 1, None)
+        return self._totals[count - 1] - self._dropped_size
 
 
 class PendingPartitions(dict[TopicPartition, Pending]):
@@ -183,12 +199,11 @@ class PendingPartitions(dict[TopicPartition, Pending]):
     """The assignment under which it was read (:attr:`AssignedPartitions.generation`); −1 if it must be read again."""
 
 
-def _bytes_of(records: Sequence[LogRecord]) -> int:
-    return sum([_size_of(record) for record in records])
+_offset_of = attrgetter("offset")
 
 
 def _size_of(record: LogRecord) -> int:
-    if SPEEDUPS is not None and isinstance(record, SPEEDUPS.Arrival):
+    if isinstance(record, _NATIVE):
         return record.size  # without making its parts into objects
     size = len(record.key or b"") + len(record.value or b"")
     return size + sum([len(name) + len(content or b"") for name, content in record.headers])

@@ -167,6 +167,38 @@ def test_record_bytes_and_later_column_bytes_are_counted() -> None:
     assert pending.size == 0
 
 
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=12),
+    size=st.integers(1, 12),
+)
+def test_the_size_is_that_of_what_is_held_whenever_it_is_read(
+    steps: list[tuple[int, bool, bool, bool]], size: int
+) -> None:
+    pending, offset, added, taken = Pending(0, size), 0, 0, 0
+    for count, reads_size, converts, takes in steps:
+        records = [event_of_bytes(number) for number in range(offset, offset + count)]
+        pending.add(records, now=0.0)
+        offset, added = offset + count, added + sum(map(bytes_of, records))
+        if reads_size:
+            assert pending.size == added - taken
+        if converts and (chunk := pending.chunk()):
+            pending.put(chunk, RowBatch())
+            taken += sum(map(bytes_of, chunk))
+        if takes and (end := pending.cut(early=reads_size)) is not None:
+            batch = pending.take(end)
+            assert batch.size == sum(map(bytes_of, batch.records))
+            taken += batch.size
+    assert pending.size == added - taken
+
+
+def event_of_bytes(offset: int) -> LogRecord:
+    return StoredRecord("events", 0, offset, 0, b"k" * (offset % 3), b"v" * (offset * 7 % 11), [("n", b"c" * offset)])
+
+
+def bytes_of(record: LogRecord) -> int:
+    return len(record.key or b"") + len(record.value or b"") + sum(len(n) + len(c or b"") for n, c in record.headers)
+
+
 def test_a_few_large_records_are_converted_too() -> None:
     pending = Pending(0, 100)
     pending.add([StoredRecord("events", 0, 0, 0, None, b"x" * CHUNK_BYTES, [])], 1.0)
