@@ -1,8 +1,9 @@
 """A coverage-guided fuzzer of the extension module: ``make sanitize`` runs it for a minute, under the sanitizers.
 
-An input is a payload or a header of one event in a small trajectory. Inputs that reach new branches are kept and
-mutated further. The module may read or doubt an input: the trajectory that it writes, and the row of `events`, must
-equal Python's, without a sanitizer report.
+An input is a payload or a header of one event in a small trajectory or, in the second half of the time, the record of
+the whole. Inputs that reach new branches are kept and mutated further. The module may read or doubt an input: the
+trajectory that it writes, the row of `events`, and the summary of a trajectory must equal Python's, without a sanitizer
+report.
 
     HEADRACE_SANITIZED=build/sanitized/streams.so python -m tests.streams.native.fuzz --seconds 60 --seed 1
 """
@@ -14,10 +15,12 @@ import random
 import re
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 import tests.streams.native.sanitized  # noqa: F401  # before anything imports the module
 from headrace.schemas.events import (
@@ -46,7 +49,9 @@ from headrace.streams.clickhouse.batches import convert_validated
 from headrace.streams.clickhouse.event_rows import EventRows
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.scoring.trajectory_summary import read_summary
 from tests.streams.builders import T0, called, event, log, started, with_header
+from tests.streams.native.test_trajectory_summary import summarized
 
 EDGES = (ctypes.c_uint8 * (1 << 16)).in_dll(ctypes.CDLL(os.environ["HEADRACE_SANITIZED"]), "headrace_edges")
 NUMBERS = (
@@ -217,21 +222,30 @@ def compare(trajectory: Trajectory, case: Case, found: Sequence[UnusableRecord |
     assert same, f"{case}: {found}, and by Python {expected}"
 
 
-def fuzz(seconds: float, seed: int) -> tuple[int, int, int]:
-    """How many inputs were tried, how many kept, and how many edges ran."""
-    chance = random.Random(seed)
-    records = every_fact()
-    trajectory, words = Trajectory(records), words_of(records)
-    corpus, seen, tried = seeds(records), bytearray(len(EDGES)), 0
-    assert None not in trajectory.by_extension(corpus[0]), "doubted as it is: what is changed would not be looked at"
-    assert all(row_of(record) for record in records), "doubted as it is, too"
-    waiting = list(corpus)
+class Explored(NamedTuple):
+    """What a run of the fuzzer has seen."""
+
+    tried: int
+    """Inputs."""
+    kept: int
+    """Those that ran a new branch."""
+    edges: int
+    """Branches that ran."""
+
+
+def explore(
+    corpus: list[Case], words: Sequence[bytes], run: Callable[[Case], Callable[[], None]], seconds: float, seed: int
+) -> Explored:
+    """Call ``run`` with ``corpus`` and what becomes of it. ``run`` gives an input to the extension module, and returns
+    what raises ``AssertionError`` if Python's result differs.
+    """
+    chance, waiting = random.Random(seed), list(corpus)
+    seen, tried = bytearray(len(EDGES)), 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         case = waiting.pop() if waiting else changed(corpus, words, chance)
         ctypes.memset(EDGES, 0, len(EDGES))
-        found, record = trajectory.by_extension(case), trajectory.spoiled(case)
-        row = row_of(record)
+        compared = run(case)
         tried += 1
         ran = int.from_bytes(bytes(EDGES), "little")
         new = bool(ran & ~int.from_bytes(seen, "little"))
@@ -239,9 +253,55 @@ def fuzz(seconds: float, seed: int) -> tuple[int, int, int]:
             seen = bytearray((int.from_bytes(seen, "little") | ran).to_bytes(len(EDGES), "little"))
             corpus.append(case)
         if new or tried % COMPARED_EVERY == 0:
+            compared()
+    return Explored(tried, len(corpus), sum(count > 0 for count in seen))
+
+
+def fuzz_events(seconds: float, seed: int) -> Explored:
+    """Damage the events of a trajectory."""
+    records = every_fact()
+    trajectory, corpus = Trajectory(records), seeds(records)
+    assert None not in trajectory.by_extension(corpus[0]), "doubted as it is: what is changed would not be looked at"
+    assert all(row_of(record) for record in records), "doubted as it is, too"
+
+    def run(case: Case) -> Callable[[], None]:
+        found, record = trajectory.by_extension(case), trajectory.spoiled(case)
+        row = row_of(record)
+
+        def compared() -> None:
             compare(trajectory, case, found)
             compare_row(record, row)
-    return tried, len(corpus), sum(count > 0 for count in seen)
+
+        return compared
+
+    return explore(corpus, words_of(records), run, seconds, seed)
+
+
+def fuzz_summaries(seconds: float, seed: int) -> Explored:
+    """Damage the record of a trajectory, of which a reward of the outcome needs a summary only."""
+    records = every_fact()
+    (trajectory,) = [each for each in Trajectory(records).by_python(seeds(records)[0]) if isinstance(each, Outgoing)]
+    value = trajectory.message.value
+    assert read_summary(value) is not None, "doubted as it is"
+
+    def run(case: Case) -> Callable[[], None]:
+        read_summary(case[2])
+        return lambda: compare_summary(case[2])
+
+    return explore([(0, "", value)], words_of([*records, stored(value)]), run, seconds, seed)
+
+
+def compare_summary(value: bytes) -> None:
+    """Raises ``AssertionError`` if a summary of ``value`` is not that of the model."""
+    try:
+        summarized(value)
+    except ValidationError as error:
+        raise AssertionError(f"{value!r} has a summary, and its model refuses it") from error
+
+
+def stored(value: bytes) -> StoredRecord:
+    """A record of `trajectories` with ``value``."""
+    return StoredRecord(TRAJECTORIES.name, 0, 0, T0, None, value, [])
 
 
 if __name__ == "__main__":
@@ -250,5 +310,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     assert SPEEDUPS is not None
-    tried, kept, edges = fuzz(options.seconds, options.seed)
-    print(f"{tried} inputs, {kept} kept, {edges} edges: nothing reported, and all ways agreed")
+    for name, fuzz in (("events", fuzz_events), ("summaries", fuzz_summaries)):
+        tried, kept, edges = fuzz(options.seconds / 2, options.seed)
+        print(f"{name}: {tried} inputs, {kept} kept, {edges} edges: nothing reported, and all ways agreed")
