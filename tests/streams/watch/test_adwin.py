@@ -11,7 +11,7 @@ from headrace.streams.watch.adwin import LARGEST, cut, with_value
 
 
 def test_a_constant_window_is_not_cut() -> None:
-    assert cut([3.0] * 50).strength == 0
+    assert cut([3.0] * 50) == (0.0, 0.0, 50)
 
 
 def test_a_shift_is_cut_where_it_began() -> None:
@@ -27,8 +27,15 @@ def test_the_bound_is_that_of_the_formula() -> None:
     assert cut([0.0, 2.0] * 10 + [10.0, 12.0] * 10) == (pytest.approx(expected), pytest.approx(10.0), 20)
 
 
+def test_a_shift_without_noise_has_a_finite_strength() -> None:
+    """0 ten times, then 2: σ² within is 0, and no less than 1e-9 times the mean square around 0, σ² + mean² = 2."""
+    expected = 2 / sqrt(2 * 0.2 * 1e-9 * 2 * log(40 / 1e-7))
+    assert cut([0.0] * 10 + [2.0] * 10) == (pytest.approx(expected), pytest.approx(2.0), 10)
+
+
 def test_too_few_values_are_not_cut() -> None:
-    assert cut([0.0] * 4 + [9.0] * 5).strength == 0
+    assert cut([0.0] * 4 + [9.0] * 5) == (0.0, 0.0, 9)
+    assert cut([0.0] * 5 + [9.0] * 5).kept == 5
 
 
 def test_the_window_is_bounded() -> None:

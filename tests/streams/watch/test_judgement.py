@@ -7,8 +7,10 @@ import pytest
 from headrace.schemas.records.alert import AdmissionOrder, Alert, EpisodeState, Severity
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rewards.schedule import linear
-from headrace.streams.watch.judgement import WatchRules
-from headrace.streams.watch.monitors import NAMES, about
+from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
+from headrace.streams.watch.judgement import WatchRules, _strength
+from headrace.streams.watch.key_state import MAX_COMPONENTS
+from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
 from headrace.streams.watch.window import Row
@@ -202,6 +204,28 @@ def test_a_weight_above_its_schedule_alarms_and_one_on_it_does_not() -> None:
     assert episodes(declining, REWARDS, rules) == []
     stuck = [weighted(n, 0.3 * schedule.at(40)) for n in range(40, 80)]
     assert {alert.episode.monitor for alert in episodes(stuck, REWARDS, rules) if alert.episode} == {"anneal"}
+
+
+def test_a_term_that_its_schedule_has_ended_has_no_first_weight() -> None:
+    rules = WatchRules({"x@1": {"shape": linear(1.0, 0.0, until=30)}})
+    assert episodes([weighted(n, 0.0) for n in range(40, 60)], REWARDS, rules) == []
+
+
+def test_components_that_come_and_go_share_a_bounded_number_of_charts() -> None:
+    def window(n: int, names: range) -> list[Row]:
+        return paid(n, some(N // 2, N), **{f"value:c{name:02}": some(N // 2, N) for name in names})
+
+    state = after([window(0, range(MAX_COMPONENTS - 2)), window(1, range(20, 40)), window(2, range(50, 60))], REWARDS)[
+        -1
+    ]
+    charts = sorted(name for name in state.state.charts if name.startswith(COMPONENT))
+    assert charts == [f"{COMPONENT}c{name:02}" for name in (*range(MAX_COMPONENTS - 2), 20, 21)]
+
+
+@pytest.mark.parametrize(("sd", "strength"), [(2.0, 1.5), (4.0, 0.75), (0.0, 0.0), (None, 0.0)])
+def test_the_strength_of_spared_evidence_is_in_units_of_the_bar(sd: float | None, strength: float) -> None:
+    evidence = Chart(up=1.0, down=3.0 * THRESHOLD)
+    assert _strength(evidence, Judged(strength=9.0, sd=sd)) == pytest.approx(strength)
 
 
 def test_schedules_of_specs_are_known_and_settings_come_first() -> None:
