@@ -1,0 +1,195 @@
+"""Each measure of a window: its value in its unit, and from how many rows on it has one."""
+
+from collections.abc import Callable
+from math import log1p
+
+import pytest
+
+from headrace.streams.watch.distances import deviation
+from headrace.streams.watch.measures import (
+    DIFFICULTY_MIX,
+    FEW,
+    against_the_rest,
+    answered,
+    at_most,
+    average,
+    average_log,
+    average_log_at_usual_difficulty,
+    correlated,
+    has,
+    heldout_gap,
+    high,
+    identical,
+    lacks,
+    low,
+    low_heldout,
+    opposed,
+    reward_ks,
+    reward_wasserstein,
+    risen_label,
+    share,
+    slope,
+    upper_tail,
+    wrong_answers,
+    wrongly_answered,
+)
+from headrace.streams.watch.shares import Shares
+from headrace.streams.watch.window import Measure, Measured, Row, View
+
+BASELINE = [float(number) for number in range(20)]
+
+
+def rows_of(*columns: dict[str, float]) -> list[Row]:
+    return [Row(f"t{number}", 1, number, values) for number, values in enumerate(columns)]
+
+
+def both(count: int) -> list[Row]:
+    """``count`` rows in which y = 3 − 2x, and as many evaluations."""
+    own = [{"x": float(n), "y": 3.0 - 2.0 * n, "total": float(n)} for n in range(count)]
+    return rows_of(*own, *({"total": 1.0, "evaluates": 1.0} for _ in range(count)))
+
+
+def viewed(rows: list[Row]) -> View:
+    usual = {"source_mix": Shares(5, {"": 0.4}), DIFFICULTY_MIX: Shares(5, {"": 1.0})}
+    return View(rows, shares=usual, samples={"total": BASELINE})
+
+
+MEASURES: dict[str, tuple[Measure, float]] = {
+    "share": (share("x", at_least=8), 0.5),
+    "at_most": (at_most("x", 3), 0.25),
+    "average": (average("x"), 7.5),
+    "average_log": (average_log("x"), sum(log1p(n) for n in range(16)) / 16),
+    "usual difficulty": (average_log_at_usual_difficulty("x"), sum(log1p(n) for n in range(16)) / 16),
+    "correlated": (correlated("x", "y"), -1.0),
+    "slope": (slope("x", "y"), -2.0),
+    "risen_label": (risen_label("source_mix"), 0.6),
+    "identical": (identical, 1 / 16),
+    "upper_tail": (upper_tail, 0.0),
+    "reward_ks": (reward_ks, 0.2),
+    "reward_wasserstein": (reward_wasserstein, 2.0 / deviation(BASELINE)),
+    "heldout_gap": (heldout_gap, 6.5),
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_sixteen_rows_have_a_value_and_fifteen_have_none(name: str) -> None:
+    measure, expected = MEASURES[name]
+    found = measure(viewed(both(FEW)))
+    assert found is not None
+    assert found.value == pytest.approx(expected)
+    assert found.trajectories == (2 * FEW if name == "heldout_gap" else FEW)
+    assert measure(viewed(both(FEW - 1))) is None
+
+
+@pytest.mark.parametrize("measure", [upper_tail, reward_ks, reward_wasserstein])
+def test_a_distance_needs_a_baseline_of_sixteen(measure: Measure) -> None:
+    assert measure(View(both(FEW), samples={"total": BASELINE[:FEW]})) is not None
+    assert measure(View(both(FEW), samples={"total": BASELINE[: FEW - 1]})) is None
+
+
+def test_a_distance_from_a_baseline_without_spread_is_finite() -> None:
+    found = reward_wasserstein(View(both(FEW), samples={"total": [1.0] * FEW}))
+    assert found is not None
+    assert found.value == pytest.approx((1.0 + sum(range(15))) / FEW / 1e-6)
+
+
+def test_labels_are_compared_from_the_sixth_window_on() -> None:
+    measure, rows = risen_label("source_mix"), both(FEW)
+    assert measure(View(rows)) is None
+    assert measure(View(rows, shares={"source_mix": Shares(4, {"": 0.4})})) is None
+    assert measure(View(rows, shares={"source_mix": Shares(5, {"": 0.4})})) is not None
+
+
+def test_a_mix_of_which_half_is_usual_is_measured() -> None:
+    measure = average_log_at_usual_difficulty("x")
+    for usual, has_value in ((0.5, True), (0.49, False)):
+        view = View(both(FEW), shares={DIFFICULTY_MIX: Shares(5, {"": usual, "hard": 1 - usual})})
+        assert (measure(view) is not None) is has_value
+
+
+def test_a_value_at_the_limit_counts_and_is_an_example() -> None:
+    rows = rows_of(*({"x": 0.5} for _ in range(FEW)))
+    for measure in (share("x"), at_most("x", 0.5)):
+        found = measure(View(rows))
+        assert found is not None
+        assert found.value == 1.0
+    measured = Measured(1.0, FEW)
+    assert (has("x")(rows[0], measured), lacks("x")(rows[0], measured)) == (0.5, -0.5)
+    (without,) = rows_of({})
+    assert has("x")(without, measured) is None
+    assert lacks("x")(without, measured) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong", "guilt"),
+    [
+        ({"outcome": 0.25, "answered": 1.0}, 0.75, 0.75),
+        ({"outcome": 0.0, "answered": 0.5}, 1.0, 1.0),
+        ({"outcome": 1.0, "answered": 1.0}, 0.0, None),
+        ({"outcome": 0.0, "answered": 0.0}, 0.0, None),
+        ({"outcome": 2.0, "answered": 1.0}, 0.0, None),
+        ({"outcome": -1.0, "answered": 1.0, "turns": 3.0}, 1.0, 1.0),
+    ],
+)
+def test_an_answer_is_as_wrong_as_its_outcome_is_below_one(
+    values: dict[str, float], wrong: float, guilt: float | None
+) -> None:
+    rows = rows_of(*(values for _ in range(FEW)))
+    measured, share_answered = wrong_answers(View(rows)), answered(View(rows))
+    assert measured is not None
+    assert share_answered is not None
+    assert measured.value == wrong
+    assert share_answered.value == float(values["answered"] >= 0.5)
+    assert wrongly_answered(rows[0], measured) == guilt
+
+
+@pytest.mark.parametrize("values", [{"answered": 1.0}, {"outcome": 0.0}])
+def test_an_attempt_without_outcome_or_answer_is_neither_right_nor_wrong(values: dict[str, float]) -> None:
+    rows = rows_of(*(values for _ in range(FEW)))
+    assert answered(View(rows)) is None
+    assert wrong_answers(View(rows)) is None
+    assert wrongly_answered(rows[0], Measured(1.0, FEW)) is None
+
+
+@pytest.mark.parametrize(("others", "has_value"), [(7, False), (8, True)])
+def test_a_component_is_compared_with_the_rest_once_eight_of_its_values_differ(others: int, has_value: bool) -> None:
+    values = [1.0] * (FEW - others) + [0.0] * others
+    columns = ({"value:c": value, "weight:c": 2.0, "total": 2.0 * value + n % 3} for n, value in enumerate(values))
+    assert (against_the_rest("c")(View(rows_of(*columns))) is not None) is has_value
+
+
+GUILTS: list[tuple[Callable[[Row, Measured], float | None], dict[str, float], float | None]] = [
+    (high("x"), {"x": 2.0}, 2.0),
+    (high("x"), {}, None),
+    (low("x"), {"x": 2.0}, -2.0),
+    (low("x"), {}, None),
+    (low_heldout, {"total": 2.0, "evaluates": 1.0}, -2.0),
+    (low_heldout, {"total": 2.0}, None),
+    (low_heldout, {"evaluates": 1.0}, None),
+    (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": 1.0}, 1.0),
+    (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": 1.0, "evaluates": 1.0}, None),
+    (opposed("c"), {"total": 5.0, "value:c": 2.0}, None),
+]
+
+
+@pytest.mark.parametrize(("guilt", "values", "expected"), GUILTS)
+def test_examples_are_ordered_by_what_they_show(
+    guilt: Callable[[Row, Measured], float | None], values: dict[str, float], expected: float | None
+) -> None:
+    assert guilt(rows_of(values)[0], Measured(1.0, FEW)) == expected
+
+
+def test_equal_totals_count_unless_they_are_extremes() -> None:
+    totals = [0.0, 1.0, *[0.5] * 6, *[0.25] * 4, *[0.75] * 4]
+    found = identical(View(rows_of(*({"total": total} for total in totals))))
+    assert found is not None
+    assert found.value == 6 / 16
+    alone = identical(View(rows_of(*({"total": total, "maximum": 0.5} for total in totals))))
+    assert alone is not None
+    assert alone.value == 4 / 16
+
+
+def test_the_upper_tail_is_above_nine_tenths_of_the_baseline() -> None:
+    found = upper_tail(View(rows_of(*({"total": float(n)} for n in range(4, 20))), samples={"total": BASELINE}))
+    assert found is not None
+    assert found.value == 1 / 16  # only 19: 18 is the nine tenths themselves
