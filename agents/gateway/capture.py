@@ -17,6 +17,7 @@ from headrace.agents.gateway.continuation import Decision, Outcome, Question, cl
 from headrace.agents.gateway.nodes import Answer, Match, Node, NodeStore, references_of, root_key
 from headrace.agents.gateway.record import ABORTED, CallRecord, TaskInfo, TrajectoryEvent, call_note, model_called
 from headrace.agents.gateway.sealed import Kind, Reference, Sealer, call_hash
+from headrace.agents.gateway.session_grants import is_withdrawn
 from headrace.agents.gateway.session_identity import Arrival, SessionIdentity, Source, identify
 from headrace.agents.gateway.sessions import InFlight, Session, SessionStore, TrajectoryState
 from headrace.agents.gateway.splice import Refusal, Spliced
@@ -134,6 +135,8 @@ class Capture:
         )
         events: list[TrajectoryEvent] = []
         if session is None:
+            if self._is_withdrawn(tenant.name, identity.session_id):
+                consent = False
             terms = terms_of(tenant.policy, tenant.name, identity.session_id, consent=consent)
             if parent is not None:  # a sub-agent is recorded if its parent is, also with a session id of its own
                 terms = parent.terms
@@ -287,8 +290,11 @@ class Capture:
         """
         if self._sessions.get(tenant.name, identity.scope) is not None:
             return None
+        if is_withdrawn(self._sealer, tenant.name, identity.session_id):
+            consent = False
         terms = terms_of(tenant.policy, tenant.name, identity.session_id, consent=consent)
         session = Session(tenant.name, identity.scope, identity.session_id, identity.source, terms, now_ms)
+        self._sessions.opened(session)
         events: list[TrajectoryEvent] = []
         if (displaced := self._sessions.put(session)) is not None:
             events += self._trajectories.end_session(displaced, EndStatus.COMPLETED)
@@ -326,6 +332,11 @@ class Capture:
         each."""
         idle = [(session.tenant, session.scope) for session in self._sessions.idle(before_ms)]
         return [(place, self.end(*place)) for place in idle]
+
+    def _is_withdrawn(self, tenant: str, session_id: str) -> bool:
+        """Return whether an earlier session of this name, or its main agent's, has no consent: what comes later under
+        the name, or continues its history, says nothing of consent itself."""
+        return self._sessions.is_withdrawn(tenant, session_id) or is_withdrawn(self._sealer, tenant, session_id)
 
     def _answers(self, plan: Plan, call_id: str) -> list[Node]:
         named = (each for each in plan.session.answered(plan.match.context_key) if each.call == call_hash(call_id))

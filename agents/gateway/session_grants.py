@@ -34,6 +34,9 @@ MAX_LIFETIME_S = 30 * 86_400
 
 SESSION_PREFIX, KEY_PREFIX = "ses_", "hrs_"
 
+_RANDOM_BYTES = 12
+_WITHDRAWN = b"-"
+
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
@@ -133,9 +136,16 @@ def _check_json(name: str, value: Any, at_most: int) -> None:
         raise BadRequest(name, str(error)) from None
 
 
-def new_session(sealer: Sealer, tenant: str) -> str:
-    """Return a session id for ``tenant``."""
-    return sealer.sign(SESSION_PREFIX, secrets.token_bytes(12), tenant)
+def new_session(sealer: Sealer, tenant: str, *, consent: bool | None = None) -> str:
+    """Return a session id for ``tenant``. It says by itself whether the session withdraws its ``consent``, because the
+    id may be used after the session has ended, and at another gateway."""
+    return sealer.sign(SESSION_PREFIX, secrets.token_bytes(_RANDOM_BYTES) + _WITHDRAWN * (consent is False), tenant)
+
+
+def is_withdrawn(sealer: Sealer, tenant: str, session: str) -> bool:
+    """Return whether ``session`` is an id of :func:`new_session` for ``tenant`` that withdraws the consent."""
+    payload = sealer.open_signed(SESSION_PREFIX, session, tenant)
+    return payload is not None and payload[_RANDOM_BYTES:] == _WITHDRAWN
 
 
 def is_foreign(sealer: Sealer, tenant: str, session: str) -> bool:

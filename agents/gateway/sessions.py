@@ -34,6 +34,9 @@ MAX_LOOKED_AT = 256
 """Oldest sessions among which one without a call in flight is looked for, when there are too many; the next time
 others are the oldest."""
 
+MAX_WITHDRAWN = 100_000
+"""Ended sessions without consent whose names are kept, the latest ones."""
+
 MAX_QUOTES = 64
 """Open tool calls, the latest ones, in which the prompt of a sub-agent is looked for."""
 
@@ -212,6 +215,7 @@ class SessionStore:
         self._max = max_sessions
         self._by_tenant: dict[str, OrderedDict[str, Session]] = {}
         self._count = 0
+        self._withdrawn: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def __len__(self) -> int:
         return self._count
@@ -254,7 +258,18 @@ class SessionStore:
             self._count -= 1
             if not own:
                 del self._by_tenant[tenant]
+            if not session.terms.consent:
+                _put(self._withdrawn, (tenant, session.session_id), None, MAX_WITHDRAWN)
         return session
+
+    def is_withdrawn(self, tenant: str, session_id: str) -> bool:
+        """Return whether the latest session of this name has no consent, also after it has ended."""
+        main = self.get(tenant, session_id)
+        return (tenant, session_id) in self._withdrawn if main is None else not main.terms.consent
+
+    def opened(self, session: Session) -> None:
+        """Note that ``session`` was opened with its own say about consent: an earlier one of its name says nothing."""
+        self._withdrawn.pop((session.tenant, session.session_id), None)
 
     def idle(self, before_ms: int) -> Iterator[Session]:
         """Yield the sessions without a request since ``before_ms`` and without a call in flight, each tenant's oldest

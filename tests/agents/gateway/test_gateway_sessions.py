@@ -120,6 +120,50 @@ async def test_a_session_may_withdraw_consent_and_choose_its_id(tmp_path: Path) 
     assert started.task_id == "my session/7 ü?"
 
 
+@pytest.mark.parametrize("own_id", [{}, {"session": "mine"}])
+@pytest.mark.parametrize("base", ["its url", "no session"])
+async def test_withdrawn_consent_outlives_the_session(tmp_path: Path, own_id: dict[str, str], base: str) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway, consent=False, **own_id)
+        url = session["anthropic_base_url"].removeprefix(gateway.url)
+        client = ChatHttp(gateway, base=url)
+        await client.turn("private")
+        assert (await gateway.post(f"/sessions/{session['session']}/end", {}))[0] == 200
+        client.base = url if base == "its url" else ""
+        await client.turn("and more")  # with a key of the gateway: the program does not know that its session is over
+        assert gateway.headers["x-headrace-outcome"] == "resumed"
+        subagent = {
+            "x-claude-code-session-id": "c",
+            "x-claude-code-agent-id": "a",
+            "x-claude-code-parent-agent-id": "b",
+        }
+        await ChatHttp(gateway, base=url, headers=subagent).turn("find it")
+    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
+    assert [start.consent for start in starts] == [False] * 3
+
+
+async def test_withdrawn_consent_is_in_the_session_s_id(tmp_path: Path) -> None:
+    async with answering("One.") as engine:
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            session = await opened(gateway, consent=False)
+            assert (await gateway.post(f"/sessions/{session['session']}/end", {}))[0] == 200
+        async with running_gateway(tmp_path, [engine.url]) as gateway:  # it remembers nothing of an ended session
+            await ChatHttp(gateway, base=f"/s/{session['session']}").turn("private")
+            await ChatHttp(gateway, base="/s/mine").turn("public")
+    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
+    assert [start.consent for start in starts] == [False, False, True]
+
+
+async def test_a_session_that_is_opened_again_says_anew_whether_it_consents(tmp_path: Path) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        for consent in (False, None):
+            await opened(gateway, session="mine", consent=consent)
+            assert (await gateway.post("/sessions/mine/end", {}))[0] == 200
+        await ChatHttp(gateway, base="/s/mine").turn("a")
+    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
+    assert [start.consent for start in starts] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
