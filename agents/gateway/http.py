@@ -177,13 +177,16 @@ def guarded(
             return await handler(request)
         except EXPECTED as error:
             told = error_of(error)
+        except RecursionError:  # deep JSON that could be read, and cannot be written again among other JSON
+            told = error_of(BadRequest("body", "is nested too deeply"))
         except (ConnectionError, asyncio.CancelledError):
             metrics.left(api or Api.CHAT)
             raise
         except web.HTTPException:
             raise
         except Exception:
-            log.exception("request %s to %s failed", request_id, request.path)
+            resource = request.match_info.route.resource  # not the path itself, which may hold a token
+            log.exception("request %s to %s failed", request_id, resource and resource.canonical)
             told = ApiError(ErrorKind.SERVER, f"the gateway failed; its log has the reason under {request_id}")
         metrics.failed(api or Api.CHAT, told.kind)
         if request.get(HAS_BEGUN):

@@ -180,7 +180,10 @@ class ScriptedEngine:
     async def _toy(self, request: web.Request) -> web.Response:
         if request.path == "/v1/models":
             return web.json_response({"object": "list", "data": [{"id": "policy", "max_model_len": 4096}]})
-        body = await request.json()
+        try:
+            body = await request.json()
+        except RecursionError:
+            return _error(400, "the body is nested too deeply", "BadRequestError", None)
         self.rendered.append(body)
         if request.path == "/tokenize":
             return web.json_response({"tokens": self.codec.encode(body["prompt"])})

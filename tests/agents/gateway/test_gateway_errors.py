@@ -150,7 +150,7 @@ async def test_an_image(gateway: RunningGateway, api: Api, block: dict[str, Any]
 async def test_no_depth_of_nesting_is_a_failure(tmp_path: Path, engine: ScriptedEngine, api: Api) -> None:
     rest = json.dumps(body_of(api))[1:]
     async with running_gateway(tmp_path, [engine.url]) as gateway:
-        for levels in (60, 100, 400, 900, 1_500):
+        for levels in (60, 100, 400, *range(900, 1_000, 2), 1_500):
             value = f'{{"type": "x", "deep": {deep(levels)}}}'
             tools = f'[{{"type": "function", "name": "f", "function": {{"name": "f", "parameters": {value}}}}}]'
             fields = dict.fromkeys(("tool_choice", "metadata", "response_format", "text", "thinking", "extra"), value)

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from headrace.agents.gateway import gateway as gateway_process
+from headrace.agents.gateway.recorder import Recorder
 from headrace.agents.gateway.session_endpoints import FEEDBACK_BURST, MAX_FEEDBACK_BYTES
 from headrace.agents.gateway.session_grants import MAX_ANSWER_BYTES, MAX_TASK_BYTES
 from headrace.agents.spool import Spool
@@ -269,6 +270,16 @@ async def test_feedback(tmp_path: Path) -> None:
     (event,) = (each for each in recorded_in(tmp_path) if isinstance(each.fact, FeedbackGiven))
     assert (event.trajectory_id, event.seq) == (session["trajectory"], None)
     assert event.fact == FeedbackGiven(signal="stars", value=0.5, comment="good 漢字")
+
+
+async def test_the_log_of_a_bug_has_no_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with answering("fine") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway)
+        with patch.object(Recorder, "record", side_effect=RuntimeError("a bug")):
+            status, _ = await gateway.post(f"/feedback/{session['feedback_token']}", {"value": 1.0})
+        assert status == 500
+    assert "to /feedback/{token} failed" in caplog.text
+    assert session["feedback_token"] not in caplog.text
 
 
 async def test_a_burst_of_feedback(tmp_path: Path) -> None:
