@@ -17,14 +17,14 @@ from headrace.agents.gateway.continuation import Decision, Outcome, Question, cl
 from headrace.agents.gateway.nodes import Answer, Match, Node, NodeStore, references_of, root_key
 from headrace.agents.gateway.record import ABORTED, CallRecord, TaskInfo, TrajectoryEvent, call_note, model_called
 from headrace.agents.gateway.sealed import Kind, Reference, Sealer, call_hash
-from headrace.agents.gateway.session_grants import is_withdrawn
+from headrace.agents.gateway.session_grants import restrictions_of
 from headrace.agents.gateway.session_identity import Arrival, SessionIdentity, Source, identify
 from headrace.agents.gateway.sessions import InFlight, Session, SessionStore, TrajectoryState
 from headrace.agents.gateway.splice import Refusal, Spliced
-from headrace.agents.gateway.terms import TenantPolicy, terms_of
+from headrace.agents.gateway.terms import TenantPolicy, Terms, terms_of
 from headrace.agents.gateway.trajectories import Trajectories
 from headrace.schemas.arrays import IntArray
-from headrace.schemas.events import ContextSummarized, EndStatus, Sampling, Usage
+from headrace.schemas.events import ContextSummarized, EndStatus, Purpose, Sampling, Usage
 from headrace.schemas.ids import SEPARATOR
 
 MAX_REFERENCES = 32
@@ -135,9 +135,7 @@ class Capture:
         )
         events: list[TrajectoryEvent] = []
         if session is None:
-            if self._is_withdrawn(tenant.name, identity.session_id):
-                consent = False
-            terms = terms_of(tenant.policy, tenant.name, identity.session_id, consent=consent)
+            terms = self._terms(tenant, identity.session_id, consent, task.purpose)
             if parent is not None:  # a sub-agent is recorded if its parent is, also with a session id of its own
                 terms = parent.terms
             session = Session(tenant.name, identity.scope, identity.session_id, identity.source, terms, now_ms)
@@ -290,11 +288,9 @@ class Capture:
         """
         if self._sessions.get(tenant.name, identity.scope) is not None:
             return None
-        if is_withdrawn(self._sealer, tenant.name, identity.session_id):
-            consent = False
-        terms = terms_of(tenant.policy, tenant.name, identity.session_id, consent=consent)
+        self._sessions.forget_terms(tenant.name, identity.session_id)
+        terms = self._terms(tenant, identity.session_id, consent, task.purpose)
         session = Session(tenant.name, identity.scope, identity.session_id, identity.source, terms, now_ms)
-        self._sessions.opened(session)
         events: list[TrajectoryEvent] = []
         if (displaced := self._sessions.put(session)) is not None:
             events += self._trajectories.end_session(displaced, EndStatus.COMPLETED)
@@ -333,10 +329,16 @@ class Capture:
         idle = [(session.tenant, session.scope) for session in self._sessions.idle(before_ms)]
         return [(place, self.end(*place)) for place in idle]
 
-    def _is_withdrawn(self, tenant: str, session_id: str) -> bool:
-        """Return whether an earlier session of this name, or its main agent's, has no consent: what comes later under
-        the name, or continues its history, says nothing of consent itself."""
-        return self._sessions.is_withdrawn(tenant, session_id) or is_withdrawn(self._sealer, tenant, session_id)
+    def _terms(self, tenant: Tenant, session_id: str, consent: bool | None, purpose: Purpose) -> Terms:
+        """Return the terms of a new session. What an earlier one of its name keeps out of training stays out: a request
+        under the name, or one that continues its history, says nothing of that itself."""
+        is_withdrawn, is_evaluation = restrictions_of(self._sealer, tenant.name, session_id)
+        earlier = self._sessions.terms_before(tenant.name, session_id)
+        if is_withdrawn or (earlier is not None and not earlier.consent):
+            consent = False
+        if is_evaluation or (earlier is not None and earlier.purpose is Purpose.EVALUATE):
+            purpose = Purpose.EVALUATE
+        return terms_of(tenant.policy, tenant.name, session_id, consent=consent, purpose=purpose)
 
     def _answers(self, plan: Plan, call_id: str) -> list[Node]:
         named = (each for each in plan.session.answered(plan.match.context_key) if each.call == call_hash(call_id))

@@ -186,7 +186,7 @@ def trajectory_started(
         harness_version=task.harness_version,
         run=task.run,
         role=role,
-        purpose=task.purpose,
+        purpose=terms.purpose,
         parent_trajectory_id=parent_trajectory_id,
         consent=terms.consent,
         tenant=tenant,

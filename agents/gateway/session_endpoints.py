@@ -95,7 +95,7 @@ class SessionEndpoints:
         asked: SessionRequest = read_request(SessionRequest, body)
         address = (self._config.public_url or _address_in(request)).rstrip("/")
         now_ms = self._now_ms()
-        session = asked.session or new_session(self._sealer, tenant.name, consent=asked.consent)
+        session = asked.session or new_session(self._sealer, tenant.name, asked)
         if is_foreign(self._sealer, tenant.name, session):
             raise refused(ErrorKind.PERMISSION, f"the session {session!r} belongs to another key")
         expires_s = now_ms // 1000 + asked.lifetime_s

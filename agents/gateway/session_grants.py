@@ -35,7 +35,7 @@ MAX_LIFETIME_S = 30 * 86_400
 SESSION_PREFIX, KEY_PREFIX = "ses_", "hrs_"
 
 _RANDOM_BYTES = 12
-_WITHDRAWN = b"-"
+_WITHDRAWN, _EVALUATION = b"-", b"e"
 
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
@@ -136,16 +136,21 @@ def _check_json(name: str, value: Any, at_most: int) -> None:
         raise BadRequest(name, str(error)) from None
 
 
-def new_session(sealer: Sealer, tenant: str, *, consent: bool | None = None) -> str:
-    """Return a session id for ``tenant``. It says by itself whether the session withdraws its ``consent``, because the
-    id may be used after the session has ended, and at another gateway."""
-    return sealer.sign(SESSION_PREFIX, secrets.token_bytes(_RANDOM_BYTES) + _WITHDRAWN * (consent is False), tenant)
+def new_session(sealer: Sealer, tenant: str, asked: SessionRequest | None = None) -> str:
+    """Return a session id for ``tenant``. It tells what must not be trained on, because it may be used after the
+    session has ended, and at another gateway."""
+    restrictions = b""
+    if asked is not None:
+        restrictions += _WITHDRAWN * (asked.consent is False) + _EVALUATION * (asked.purpose is Purpose.EVALUATE)
+    return sealer.sign(SESSION_PREFIX, secrets.token_bytes(_RANDOM_BYTES) + restrictions, tenant)
 
 
-def is_withdrawn(sealer: Sealer, tenant: str, session: str) -> bool:
-    """Return whether ``session`` is an id of :func:`new_session` for ``tenant`` that withdraws the consent."""
-    payload = sealer.open_signed(SESSION_PREFIX, session, tenant)
-    return payload is not None and payload[_RANDOM_BYTES:] == _WITHDRAWN
+def restrictions_of(sealer: Sealer, tenant: str, session: str) -> tuple[bool, bool]:
+    """Return whether ``session`` is an id of :func:`new_session` for ``tenant`` that withdraws the consent, and whether
+    it is one of an evaluation."""
+    payload = sealer.open_signed(SESSION_PREFIX, session, tenant) or b""
+    restrictions = payload[_RANDOM_BYTES:]
+    return _WITHDRAWN in restrictions, _EVALUATION in restrictions
 
 
 def is_foreign(sealer: Sealer, tenant: str, session: str) -> bool:

@@ -15,7 +15,7 @@ from headrace.agents.gateway.nodes import Node
 from headrace.agents.gateway.sealed import Reference
 from headrace.agents.gateway.session_identity import Source
 from headrace.agents.gateway.terms import Terms
-from headrace.schemas.events import Role
+from headrace.schemas.events import Purpose, Role
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -34,8 +34,8 @@ MAX_LOOKED_AT = 256
 """Oldest sessions among which one without a call in flight is looked for, when there are too many; the next time
 others are the oldest."""
 
-MAX_WITHDRAWN = 100_000
-"""Ended sessions without consent whose names are kept, the latest ones."""
+MAX_RESTRICTED = 10_000
+"""Ended sessions of a tenant that must not be trained on and whose names are kept, the latest ones."""
 
 MAX_QUOTES = 64
 """Open tool calls, the latest ones, in which the prompt of a sub-agent is looked for."""
@@ -215,7 +215,7 @@ class SessionStore:
         self._max = max_sessions
         self._by_tenant: dict[str, OrderedDict[str, Session]] = {}
         self._count = 0
-        self._withdrawn: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._restricted: dict[str, OrderedDict[str, Terms]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -258,18 +258,27 @@ class SessionStore:
             self._count -= 1
             if not own:
                 del self._by_tenant[tenant]
-            if not session.terms.consent:
-                _put(self._withdrawn, (tenant, session.session_id), None, MAX_WITHDRAWN)
+            if not session.terms.consent or session.terms.purpose is Purpose.EVALUATE:
+                _put(
+                    self._restricted.setdefault(tenant, OrderedDict()),
+                    session.session_id,
+                    session.terms,
+                    MAX_RESTRICTED,
+                )
         return session
 
-    def is_withdrawn(self, tenant: str, session_id: str) -> bool:
-        """Return whether the latest session of this name has no consent, also after it has ended."""
+    def terms_before(self, tenant: str, session_id: str) -> Terms | None:
+        """Return the terms of the open session of this name, or of one that has ended and must not be trained on."""
         main = self.get(tenant, session_id)
-        return (tenant, session_id) in self._withdrawn if main is None else not main.terms.consent
+        if main is not None:
+            return main.terms
+        ended = self._restricted.get(tenant)
+        return None if ended is None else ended.get(session_id)
 
-    def opened(self, session: Session) -> None:
-        """Note that ``session`` was opened with its own say about consent: an earlier one of its name says nothing."""
-        self._withdrawn.pop((session.tenant, session.session_id), None)
+    def forget_terms(self, tenant: str, session_id: str) -> None:
+        """Forget the terms of ended sessions of this name: the next one has its own say."""
+        if (ended := self._restricted.get(tenant)) is not None:
+            ended.pop(session_id, None)
 
     def idle(self, before_ms: int) -> Iterator[Session]:
         """Yield the sessions without a request since ``before_ms`` and without a call in flight, each tenant's oldest

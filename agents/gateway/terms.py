@@ -7,7 +7,7 @@ restart, decides alike. It never changes within a session.
 from dataclasses import dataclass
 
 from headrace.agents.consent import is_sampled
-from headrace.schemas.events import Role
+from headrace.schemas.events import Purpose, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,23 @@ class Terms:
     """Whether its tokens and messages stay out of the log."""
     sample_rate: float
     """Share of the tenant's sessions that is recorded."""
+    purpose: Purpose = Purpose.TRAIN
+    """Of all its trajectories: an evaluation is never trained on, whatever it starts."""
 
 
-def terms_of(policy: TenantPolicy, tenant: str, session_id: str, *, consent: bool | None = None) -> Terms:
+def terms_of(
+    policy: TenantPolicy,
+    tenant: str,
+    session_id: str,
+    *,
+    consent: bool | None = None,
+    purpose: Purpose = Purpose.TRAIN,
+) -> Terms:
     """Return the terms of a session. ``consent``: what the session itself says; it can only withdraw consent."""
     return Terms(
         recorded=is_sampled(tenant, session_id, policy.sample_rate),
         consent=policy.consent and consent is not False,
         masked=policy.masked,
         sample_rate=policy.sample_rate,
+        purpose=purpose,
     )

@@ -12,7 +12,7 @@ from headrace.agents.gateway.note import CallNote, StartNote, message_of, read_n
 from headrace.agents.gateway.sealed import Sealer
 from headrace.schemas.arrays import IntArray, decode_array
 from headrace.schemas.envelope import Envelope
-from headrace.schemas.events import ModelCalled, Role, ToolCalled, ToolReturned, TrajectoryStarted
+from headrace.schemas.events import ModelCalled, Purpose, Role, ToolCalled, ToolReturned, TrajectoryStarted
 
 EVENT_BYTES: Final = 600
 """Memory of an event, without tokens and texts."""
@@ -26,6 +26,7 @@ class Started(msgspec.Struct):
     tenant: str
     sample_rate: float
     parent_trajectory_id: str | None
+    purpose: Purpose = Purpose.TRAIN
 
 
 class _Called(msgspec.Struct):

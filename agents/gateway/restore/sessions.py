@@ -88,7 +88,13 @@ class RestoredSessions:
         place = (fact.tenant, note.scope)
         session = self._sessions.get(place)
         if session is None:
-            terms = Terms(recorded=True, consent=fact.consent, masked=note.masked, sample_rate=fact.sample_rate)
+            terms = Terms(
+                recorded=True,
+                consent=fact.consent,
+                masked=note.masked,
+                sample_rate=fact.sample_rate,
+                purpose=fact.purpose,
+            )
             session_id = note.scope.partition(SEPARATOR)[0]
             session = Session(*place, session_id, Source(note.source), terms, used_ms)
             self._sessions[place] = session

@@ -16,7 +16,15 @@ from headrace.agents.gateway.session_endpoints import FEEDBACK_BURST, MAX_FEEDBA
 from headrace.agents.gateway.session_grants import MAX_ANSWER_BYTES, MAX_TASK_BYTES
 from headrace.agents.spool import Spool
 from headrace.schemas.bounds import MAX_NAME
-from headrace.schemas.events import EndStatus, FeedbackGiven, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
+from headrace.schemas.events import (
+    EndStatus,
+    FeedbackGiven,
+    ModelCalled,
+    Purpose,
+    Role,
+    TrajectoryEnded,
+    TrajectoryStarted,
+)
 from tests.agents.gateway.http_clients import CONVERSATIONS, ChatHttp, HttpClient
 from tests.agents.gateway.running import RunningGateway, assert_exact, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import answering, until
@@ -121,38 +129,62 @@ async def test_a_session_may_withdraw_consent_and_choose_its_id(tmp_path: Path) 
     assert started.task_id == "my session/7 ü?"
 
 
+async def test_all_trajectories_of_an_evaluation_are_evaluations(tmp_path: Path) -> None:
+    async with answering("One.") as engine:
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            session = await opened(gateway, purpose="evaluate")
+            url = session["anthropic_base_url"].removeprefix(gateway.url)
+            await ChatHttp(gateway, base=url).turn("a title")
+            await ChatHttp(gateway, base=url).with_tool("bash").turn("the agent")
+            assert gateway.headers["x-headrace-outcome"] == "new_trajectory"
+            subagent = {"x-claude-code-session-id": "c", "x-claude-code-agent-id": "a"}
+            await ChatHttp(gateway, base=url, headers=subagent).with_tool("bash").turn("find it")
+            assert gateway.headers["x-headrace-outcome"] == "subagent"
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            await ChatHttp(gateway, base=url).with_tool("bash").turn("another")
+    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
+    assert [start.purpose for start in starts] == [Purpose.EVALUATE] * 4
+
+
+@pytest.mark.parametrize("asked", [{"consent": False}, {"purpose": "evaluate"}])
 @pytest.mark.parametrize("own_id", [{}, {"session": "mine"}])
-@pytest.mark.parametrize("base", ["its url", "no session"])
-async def test_withdrawn_consent_outlives_the_session(tmp_path: Path, own_id: dict[str, str], base: str) -> None:
+@pytest.mark.parametrize("way", ["url", "history"])
+async def test_what_must_not_be_trained_on_outlives_its_session(
+    tmp_path: Path, asked: dict[str, Any], own_id: dict[str, str], way: str
+) -> None:
     async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        session = await opened(gateway, consent=False, **own_id)
+        session = await opened(gateway, **asked, **own_id)
         url = session["anthropic_base_url"].removeprefix(gateway.url)
         client = ChatHttp(gateway, base=url)
         await client.turn("private")
         assert (await gateway.post(f"/sessions/{session['session']}/end", {}))[0] == 200
-        client.base = url if base == "its url" else ""
+        client.base = url if way == "url" else ""
         await client.turn("and more")  # with a key of the gateway: the program does not know that its session is over
         assert gateway.headers["x-headrace-outcome"] == "resumed"
-        subagent = {
-            "x-claude-code-session-id": "c",
-            "x-claude-code-agent-id": "a",
-            "x-claude-code-parent-agent-id": "b",
-        }
+        names = {"session-id": "c", "agent-id": "a", "parent-agent-id": "b"}
+        subagent = {f"x-claude-code-{name}": value for name, value in names.items()}
         await ChatHttp(gateway, base=url, headers=subagent).turn("find it")
-    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
-    assert [start.consent for start in starts] == [False] * 3
+    assert [is_kept_out(start) for start in starts_in(tmp_path)] == [True] * 3
 
 
-async def test_withdrawn_consent_is_in_the_session_s_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [{"consent": False}, {"purpose": "evaluate"}])
+async def test_what_must_not_be_trained_on_is_in_the_session_s_id(tmp_path: Path, asked: dict[str, Any]) -> None:
     async with answering("One.") as engine:
         async with running_gateway(tmp_path, [engine.url]) as gateway:
-            session = await opened(gateway, consent=False)
+            session = await opened(gateway, **asked)
             assert (await gateway.post(f"/sessions/{session['session']}/end", {}))[0] == 200
         async with running_gateway(tmp_path, [engine.url]) as gateway:  # it remembers nothing of an ended session
             await ChatHttp(gateway, base=f"/s/{session['session']}").turn("private")
             await ChatHttp(gateway, base="/s/mine").turn("public")
-    starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
-    assert [start.consent for start in starts] == [False, False, True]
+    assert [is_kept_out(start) for start in starts_in(tmp_path)] == [True, True, False]
+
+
+def starts_in(folder: Path) -> list[TrajectoryStarted]:
+    return [each.fact for each in recorded_in(folder) if isinstance(each.fact, TrajectoryStarted)]
+
+
+def is_kept_out(start: TrajectoryStarted) -> bool:
+    return not start.consent or start.purpose is Purpose.EVALUATE
 
 
 async def test_a_session_that_is_opened_again_says_anew_whether_it_consents(tmp_path: Path) -> None:
