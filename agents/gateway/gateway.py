@@ -36,6 +36,7 @@ from headrace.agents.gateway.sealed import Sealer
 from headrace.agents.gateway.server import GatewayServer
 from headrace.agents.gateway.sessions import SessionStore
 from headrace.agents.gateway.tenants import Tenants, read_tenants
+from headrace.agents.server_log import SERVER_LOG
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import cluster_fingerprint
 from headrace.schemas.events import GatewayStatsReported
@@ -196,7 +197,7 @@ def _limiter(config: GatewayConfig) -> Limiter:
 @contextlib.asynccontextmanager
 async def _listening(app: web.Application, config: GatewayConfig) -> AsyncIterator[None]:
     # A client that leaves cancels its handler, which frees the engine.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S, logger=SERVER_LOG)
     await runner.setup()
     try:
         try:

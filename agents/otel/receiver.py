@@ -30,6 +30,7 @@ from headrace.agents.otel.config import OtlpConfig
 from headrace.agents.otel.otlp import JSON, PROTOBUF, BadOtlp, Export, parse_export
 from headrace.agents.otel.recording import Terms, notes_of
 from headrace.agents.otel.trajectories import Grouped
+from headrace.agents.server_log import SERVER_LOG
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import SpooledRecord, cluster_fingerprint
 from headrace.schemas.ids import uuid7
@@ -182,7 +183,7 @@ async def run_receiver(config: OtlpConfig, *, stop: asyncio.Event, ready: Callab
 
 @contextlib.asynccontextmanager
 async def _listening(app: web.Application, config: OtlpConfig) -> AsyncIterator[None]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=config.flush_s)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=config.flush_s, logger=SERVER_LOG)
     await runner.setup()
     try:
         try:
