@@ -79,6 +79,20 @@ async def test_strict_a_full_spool_refuses_and_leaves_no_gap(
     assert assert_exact(events) == (3 if kind is CompletionsHttp else 1)
 
 
+async def test_strict_nothing_is_sampled_while_events_wait(tmp_path: Path, disk: Disk) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = ChatHttp(gateway)
+        await client.turn("a")
+        disk.is_full = True
+        client.say("b")
+        assert (await gateway.post(client.path, client.body()))[0] == 503
+        sampled = len(engine.requests)
+        for base in ("/s/s1", "/s/s2"):
+            other = ChatHttp(gateway, base=base).say("c")
+            assert (await gateway.post(other.path, other.body()))[0] == 503
+        assert len(engine.requests) == sampled
+
+
 async def test_open_a_full_spool_answers_and_counts_holes(tmp_path: Path, disk: Disk) -> None:
     async with (
         answering("One.", "Two.", "Three.") as engine,
