@@ -44,7 +44,9 @@ class Fault(StrEnum):
     """The stream ends in order, but without the last chunk."""
     ERROR_IN_STREAM = "error_in_stream"
     WRONG_ECHO = "wrong_echo"
-    """The prompt that comes back is not the one that was sent."""
+    """The prompt that comes back ends with another token than the one that was sent."""
+    WRONG_START = "wrong_start"
+    """It begins with another token."""
     MISSING_LOGPROB = "missing_logprob"
     WRONG_USAGE = "wrong_usage"
     LOST_CHUNK = "lost_chunk"
@@ -268,7 +270,7 @@ def events(body: dict[str, Any], reply: Reply, codec: Codec) -> Iterator[bytes]:
     token_ids = token_ids_of(body, reply, codec)
     shown = len(codec.encode(reply.text))
     prompt = body["token_ids"]
-    echo = [*prompt[:-1], prompt[-1] + 1] if reply.fault is Fault.WRONG_ECHO else prompt
+    echo = echoed(prompt, reply.fault)
     starts = list(range(0, len(token_ids), reply.chunk_tokens)) or [0]
     first: dict[str, Any] = {"prompt_token_ids": echo}
     for number, start in enumerate(starts):
@@ -305,6 +307,17 @@ def events(body: dict[str, Any], reply: Reply, codec: Codec) -> Iterator[bytes]:
         usage = {"prompt_tokens": len(prompt), "completion_tokens": counted, "total_tokens": len(prompt) + counted}
         yield _event({"request_id": "scripted", "usage": usage, "output_mode": "text", "choices": []})
     yield b"data: [DONE]\n\n"
+
+
+def echoed(prompt: list[int], fault: Fault | None) -> list[int]:
+    """The prompt that comes back."""
+    match fault:
+        case Fault.WRONG_ECHO:
+            return [*prompt[:-1], prompt[-1] + 1]
+        case Fault.WRONG_START:
+            return [prompt[0] + 1, *prompt[1:]]
+        case _:
+            return prompt
 
 
 def _decoded(codec: Codec, token_ids: Sequence[int], *, is_whole: bool) -> str:

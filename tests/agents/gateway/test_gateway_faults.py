@@ -15,8 +15,15 @@ from headrace.agents.gateway.engine_choice import EngineChoice
 from headrace.agents.gateway.framing.chat import ChatFramer
 from headrace.agents.gateway.gateway import GatewayUnusable, run_gateway
 from tests.agents.gateway.http_clients import ALL, ChatHttp, HttpClient
-from tests.agents.gateway.running import RunningGateway, assert_exact, calls_in, recorded_in, running_gateway
-from tests.agents.gateway.scripted_engine import Fault, Reply, answering
+from tests.agents.gateway.running import (
+    RunningGateway,
+    assert_exact,
+    calls_in,
+    exact_calls,
+    recorded_in,
+    running_gateway,
+)
+from tests.agents.gateway.scripted_engine import Fault, Reply, answering, echoed, is_probe
 
 STREAMED = pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 RETRY = {"x-stainless-retry-count": "1"}
@@ -36,7 +43,7 @@ FAULTS_WITHIN = [
 
 
 def test_every_fault_is_tried() -> None:
-    assert {*FAULTS_BEFORE, *FAULTS_WITHIN, Fault.WRONG_ECHO} == set(Fault)
+    assert {*FAULTS_BEFORE, *FAULTS_WITHIN, Fault.WRONG_ECHO, Fault.WRONG_START} == set(Fault)
 
 
 @pytest.fixture
@@ -120,20 +127,21 @@ async def test_faults_of_an_engine_are_errors_of_a_whole_answer(tmp_path: Path, 
         assert call.sampled_ids == array("i", engine.sampled[1])
 
 
-async def test_an_engine_that_continues_another_prompt_starts_a_segment(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "segments"), [(Fault.WRONG_ECHO, 1), (Fault.WRONG_START, 2)])
+async def test_the_log_has_the_prompt_that_the_engine_continued(tmp_path: Path, fault: Fault, segments: int) -> None:
     async with (
-        answering("One.", Reply("Two.", fault=Fault.WRONG_ECHO), "Three.") as engine,
+        answering("One.", Reply("Two.", fault=fault), "Three.") as engine,
         running_gateway(tmp_path, [engine.url]) as gateway,
     ):
         client = ChatHttp(gateway)
         for text in ("a", "b", "c"):
             await client.turn(text)
-    events = recorded_in(tmp_path)
-    assert [bool(each.prefix_length) for each in calls_in(events)][:2] == [
-        False,
-        False or bool(calls_in(events)[1].prefix_length),
-    ]
-    assert_exact(events)
+        sent = [each["token_ids"] for each in engine.requests if not is_probe(each)]
+    calls = exact_calls(recorded_in(tmp_path))
+    given = echoed(sent[1], fault)
+    assert [each.prompt_ids.tolist() for each in calls] == [sent[0], given, sent[2]]
+    assert sent[2][: len(given)] == given  # the next turn continues what the engine has
+    assert sum(each.starts_segment for each in calls) == segments
 
 
 async def test_an_answer_that_the_engine_aborts_is_incomplete_and_not_trained(tmp_path: Path) -> None:
