@@ -183,6 +183,19 @@ def ids_in(data: bytes) -> set[bytes]:
 
 @STREAMED
 @pytest.mark.parametrize("kind", ALL)
+async def test_of_answers_that_arrived_a_retry_receives_the_latest(
+    tmp_path: Path, kind: type[HttpClient], streams: bool
+) -> None:
+    async with answering("One.", "Two.", "Three.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = kind(gateway, streams=streams)
+        client.say("a")
+        assert [(await client.ask()).texts for _ in range(2)] == [("One.",), ("Two.",)]
+        assert (await client.ask(headers=RETRY)).texts == ("Two.",)
+    assert len(calls_in(recorded_in(tmp_path))) == 2
+
+
+@STREAMED
+@pytest.mark.parametrize("kind", ALL)
 async def test_a_retry_while_the_call_is_in_flight_waits_for_it(
     tmp_path: Path, kind: type[HttpClient], streams: bool
 ) -> None:
