@@ -115,8 +115,10 @@ class Calls:
         *,
         isolates_tenants: bool,
         now_ms: Callable[[], int],
+        charge: Callable[[str, int], None],
     ) -> None:
-        """``isolates_tenants``: whether the engines' prefix caches are kept apart. ``now_ms``: Unix milliseconds."""
+        """``isolates_tenants``: whether the engines' prefix caches are kept apart. ``now_ms``: Unix milliseconds.
+        ``charge``: takes the tokens of a call from the limits of its tenant."""
         self._capture = capture
         self._prompts = prompts
         self._pool = pool
@@ -125,6 +127,7 @@ class Calls:
         self._metrics = metrics
         self._isolates_tenants = isolates_tenants
         self._now_ms = now_ms
+        self._charge = charge
         self._in_flight: dict[str, asyncio.Event] = {}
 
     @property
@@ -361,10 +364,14 @@ class _Turn:
         assert answer is not None
         assert prompt is not None
         self._calls._metrics.echoed(Echo.of(prompt.token_ids, answer.prompt_ids))
+        prompt_ids = prompt.token_ids if answer.prompt_ids is None else answer.prompt_ids
+        answers = answer.answers(aborted=aborted)
+        # Also those of a client that has left: the engine has computed them.
+        self._calls._charge(self._plan.tenant.name, len(prompt_ids) + sum(len(each.sampled_ids) for each in answers))
         events = self._calls._capture.finish(
             self._plan,
-            prompt.token_ids if answer.prompt_ids is None else answer.prompt_ids,
-            answer.answers(aborted=aborted),
+            prompt_ids,
+            answers,
             sampling=sampling,
             latency_s=time.perf_counter() - self._began,
             now_ms=self._calls._now_ms(),

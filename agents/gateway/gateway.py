@@ -105,11 +105,20 @@ async def _run(
     engines = [Engine(url, config.engine_key, read_timeout_s=config.engine_timeout_s) for url in config.engines]
     async with EnginePool(engines, EngineLimits(in_flight=config.engine_calls)) as pool, asyncio.TaskGroup() as tasks:
         prompts = Prompts(pool, aliases=config.model_aliases, history=config.history)
+        limiter, clock = _limiter(config), asyncio.get_running_loop().time
         calls = Calls(
-            capture, prompts, pool, parsers, recorder, metrics, isolates_tenants=not tenants.is_open, now_ms=_now_ms
+            capture,
+            prompts,
+            pool,
+            parsers,
+            recorder,
+            metrics,
+            isolates_tenants=not tenants.is_open,
+            now_ms=_now_ms,
+            charge=lambda tenant, tokens: limiter.charge(tenant, Unit.TOKENS, tokens, clock()),
         )
         server = GatewayServer(
-            config, calls, capture, prompts, recorder, tenants, sealer, _limiter(config), metrics, now_ms=_now_ms
+            config, calls, capture, prompts, recorder, tenants, sealer, limiter, metrics, now_ms=_now_ms
         )
         observe_gateway(
             lambda: {

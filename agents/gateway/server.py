@@ -5,7 +5,6 @@ POST /v1/messages/count_tokens
 GET, DELETE /v1/responses/{id}      GET /v1/models[/{id}]      GET /health
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +31,7 @@ from headrace.agents.gateway.http import (
     json_body,
     json_response,
 )
-from headrace.agents.gateway.limits import Limiter, Unit
+from headrace.agents.gateway.limits import Limiter
 from headrace.agents.gateway.prompts import Model, Prompts
 from headrace.agents.gateway.record import TaskInfo
 from headrace.agents.gateway.recorder import Recorder
@@ -155,9 +154,7 @@ class GatewayServer:
 
     def _completed(self, call: ClientCall, completed: Completed) -> None:
         """Do what a delivered answer entails."""
-        usage, tenant = completed.usage, call.tenant.name
-        now = asyncio.get_running_loop().time()
-        self._limiter.charge(tenant, Unit.TOKENS, usage.prompt + usage.completion, now)
+        tenant = call.tenant.name
         if call.api is Api.RESPONSES and call.body.get("store") is not False:
             self._store.put(tenant, completed.answer_id, completed.whole())
         if call.arrival.headers.get(FINAL_HEADER):

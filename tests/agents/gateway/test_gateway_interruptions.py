@@ -98,6 +98,18 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_can_go_on(tmp_path
     sampled_once(engine, calls_in(events))
 
 
+async def test_a_client_that_leaves_has_used_its_tokens(tmp_path: Path) -> None:
+    async with (
+        answering(BEGUN, "fine") as engine,
+        running_gateway(tmp_path, [engine.url], tokens_per_s=0.01) as gateway,
+    ):
+        client = ChatHttp(gateway, streams=True).say("Count.")
+        await hang_up(client, lambda received: b"three" in received)
+        await until(lambda: engine.running == 0)
+        status, answer = await gateway.post(client.path, client.body())
+        assert (status, "its tokens per second" in answer["error"]["message"]) == (429, True)
+
+
 async def test_a_client_that_keeps_a_part_of_an_answer_continues_its_tokens(tmp_path: Path) -> None:
     async with answering(BEGUN, "resumed") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         client = ChatHttp(gateway, streams=True).say("Count.")
