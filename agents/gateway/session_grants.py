@@ -118,6 +118,8 @@ def read_request(kind: type[_Request], body: Any) -> Any:
     if isinstance(found, SessionRequest):
         if found.session is not None and not found.session.isprintable():
             raise BadRequest("session", "has characters that cannot be printed")
+        if found.session in (".", ".."):  # clients leave it out of /s/../v1
+            raise BadRequest("session", "is no part of a path")
         _check_json("task", found.task, MAX_TASK_BYTES)
     if isinstance(found, EndRequest):
         _check_json("answer", found.answer, MAX_ANSWER_BYTES)

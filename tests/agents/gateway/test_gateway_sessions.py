@@ -203,6 +203,8 @@ async def test_a_session_that_is_opened_again_says_anew_whether_it_consents(tmp_
         ({"session": ""}, "session"),
         ({"session": "a\x1fb"}, "session"),
         ({"session": "a\nb"}, "session"),
+        ({"session": "."}, "session"),
+        ({"session": ".."}, "session"),
         ({"session": "x" * 161}, "session"),
         ({"session": 7}, "session"),
         ({"group_size": 0}, "group_size"),
