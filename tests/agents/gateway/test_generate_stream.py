@@ -62,6 +62,15 @@ def test_choices_are_kept_apart() -> None:
     assert usage.completion == 6
 
 
+@pytest.mark.parametrize("with_echo", [True, False])
+def test_an_engine_that_counts_another_prompt_is_refused(with_echo: bool) -> None:
+    data = stream_of(Reply("a b c")).replace(b'"prompt_tokens":5', b'"prompt_tokens":6')
+    if not with_echo:
+        data = data.replace(b'"prompt_token_ids":[3,1,4,1,5]', b'"prompt_token_ids":null')
+    with pytest.raises(EngineAnswerInvalid, match="it counts 6 tokens of the prompt, which has 5"):
+        read([data], prompt=(array("i", PROMPT), b"[3,1,4,1,5]"))
+
+
 def test_versions_that_are_not_reported_are_unknown() -> None:
     chunks, _ = read([stream_of(Reply("a b c", stamps=()))])
     assert chunks[-1].spans == (VersionSpan(version=None, start=0, end=3),)
