@@ -22,7 +22,8 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS
-from headrace.schemas.wire import envelope_of
+from headrace.schemas.wire import Message, envelope_of
+from tests.agents.gateway.scripted_engine import until
 from tests.agents.sdk_helpers import NOWHERE
 from tests.conftest import RunningKafka
 
@@ -148,6 +149,22 @@ async def test_an_event_that_no_broker_takes_is_a_counted_hole(tmp_path: Path) -
         assert await journal.record([event("t", 0), event("t", 1, MAX_REQUEST_BYTES), event("t", 2)], NOW_MS)
         assert journal.holes == 1
     assert places(left_in(tmp_path / "spool")) == {"t": [0, 2]}
+
+
+async def test_no_event_overtakes_those_that_wait_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered: list[int | None] = []
+
+    def noted(ticket: int, topic: str, message: Message) -> None:
+        offered.append(envelope_of(message.headers).sequence)
+
+    async with running(spool_in(tmp_path / "spool"), memory_bytes=1_000) as journal:
+        monkeypatch.setattr(journal._delivery, "offer", noted)
+        monkeypatch.setattr(journal._delivery, "pending_bytes", 1_000)
+        assert await journal.record([event("t", 0), event("t", 1)], NOW_MS)
+        monkeypatch.setattr(journal._delivery, "pending_bytes", 0)  # Kafka has taken what came before
+        assert await journal.record([event("t", 2)], NOW_MS)
+        await until(lambda: len(offered) == 3)
+    assert offered == [0, 1, 2]
 
 
 async def test_events_of_a_caller_that_leaves_are_written(tmp_path: Path) -> None:
