@@ -104,6 +104,22 @@ async def test_events_can_be_withdrawn_until_they_are_recorded(recorder: Recorde
     assert len(journal.written) == 1
 
 
+async def test_events_that_are_being_written_again_cannot_be_withdrawn(
+    recorder: Recorder, journal: FakeJournal
+) -> None:
+    first = event(0)
+    journal.room = 0
+    with pytest.raises(JournalFull):
+        await recorder.record(A, [first])
+    journal.room = 100
+    again = asyncio.create_task(recorder.retry())
+    while not recorder._writing:
+        await asyncio.sleep(0)
+    assert not recorder.withdraw(A, [first])
+    await again
+    assert seqs(journal.written) == [0]
+
+
 async def test_nothing_overtakes_events_that_are_being_refused(recorder: Recorder, journal: FakeJournal) -> None:
     journal.room = 1
     large = recorder.record(A, [event(0), event(1)])
