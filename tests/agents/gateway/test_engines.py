@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
+from headrace.agents.gateway import engines
 from headrace.agents.gateway.engine_errors import (
     EngineAnswerInvalid,
     EngineBroke,
@@ -50,6 +51,18 @@ async def test_a_request_is_rendered_and_generated() -> None:
     assert answer.usage is not None
     assert (answer.usage.prompt, answer.usage.completion) == (len(request.prompt_ids), 3)
     assert server.requests == [json.loads(request.body)]
+
+
+async def test_an_answer_that_is_too_large_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine_of() as (engine, _):
+        for limit in ("MAX_LISTED_BYTES", "MAX_RENDERED_BYTES"):
+            monkeypatch.setattr(engines, limit, 20)
+        with pytest.raises(EngineAnswerInvalid, match="/v1/models with more than 20 bytes"):
+            await engine.models()
+        with pytest.raises(EngineAnswerInvalid, match="/render with more than 20 bytes"):
+            await rendered_request(engine)
+        with pytest.raises(EngineAnswerInvalid, match="/tokenize with more than 20 bytes"):
+            await engine.tokenize("a b c d e f g h i j k l")
 
 
 async def poured(answer: Answer, *, refuses: bool = False) -> tuple[list[Chunk], int]:

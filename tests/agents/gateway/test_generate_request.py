@@ -5,7 +5,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.agents.gateway.generate_request import (
@@ -111,6 +111,7 @@ def test_another_form_is_refused(body: bytes) -> None:
 _LIMITS = st.none() | st.integers(1, 200)
 
 
+@example(shown=50, exact=10, asked=60, default=None, engines=None)
 @given(shown=st.integers(1, 90), exact=st.integers(1, 99), asked=_LIMITS, default=_LIMITS, engines=_LIMITS)
 def test_the_limit_is_what_vllm_resolves_for_the_exact_prompt(
     shown: int, exact: int, asked: int | None, default: int | None, engines: int | None
