@@ -46,11 +46,16 @@ _encode = msgspec.json.Encoder().encode
 class UnknownModel(ValueError):
     """No engine serves the model that a client asks for."""
 
-    def __init__(self, name: str, served: Sequence[str]) -> None:
-        super().__init__(
-            f"the model {name[:80]!r} is not served: use one of {', '.join(served)}, or set an alias in the gateway's "
-            "model_aliases"
-        )
+    def __init__(self, name: str, served: Sequence[str], stands_for: str | None = None) -> None:
+        """``served``: names that clients may use. ``stands_for``: what an alias makes of ``name``, if there is one."""
+        problem, names = f"the model {name[:80]!r} is not served", ", ".join(served)
+        if stands_for is None:
+            example = f"""--set 'gateway.model_aliases={{"*": "{served[0]}"}}'""" if served else "gateway.model_aliases"
+            super().__init__(f"{problem}: use one of {names}, or set an alias ({example})")
+        else:
+            super().__init__(
+                f"{problem}: gateway.model_aliases makes it {stands_for[:80]!r}, which no engine serves. Use {names}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,8 @@ class Prompts:
             await self._looked()
             found = self._known_as(name)
         if found is None:
-            raise UnknownModel(name, [*self._models, *self._aliases])
+            usable = [alias for alias, stands_for in self._aliases.items() if stands_for in self._models]
+            raise UnknownModel(name, [*self._models, *usable], self._aliases.get(name, self._aliases.get("*")))
         return found
 
     async def count(self, api: Api, body: dict[str, Any]) -> int:

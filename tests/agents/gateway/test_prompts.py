@@ -53,11 +53,20 @@ async def test_aliases_stand_for_models() -> None:
     async with scripted() as engine:
         async with prompts_of(engine.url, aliases={"gpt": "policy", "old": "gone"}) as prompts:
             assert (await prompts.model("gpt")).name == "policy"
-            for name in ("old", "other"):
-                with pytest.raises(UnknownModel, match="use one of policy, gpt, old"):
-                    await prompts.model(name)
+            with pytest.raises(UnknownModel, match="'other' is not served: use one of policy, gpt, or set an alias"):
+                await prompts.model("other")
         async with prompts_of(engine.url, aliases={"*": "policy"}) as prompts:
             assert (await prompts.model("anything")).name == "policy"
+
+
+@pytest.mark.parametrize("alias", ["old", "*"])
+async def test_an_alias_of_a_model_that_is_not_served_is_named_and_not_recommended(alias: str) -> None:
+    async with scripted() as engine, prompts_of(engine.url, aliases={alias: "gone"}) as prompts:
+        with pytest.raises(UnknownModel) as raised:
+            await prompts.model("old")
+    assert str(raised.value) == (
+        "the model 'old' is not served: gateway.model_aliases makes it 'gone', which no engine serves. Use policy"
+    )
 
 
 async def test_many_calls_ask_the_engines_once() -> None:
