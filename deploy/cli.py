@@ -15,6 +15,8 @@ from headrace.deploy.errors import StackError, path_problem
 from headrace.deploy.terminal import error_text
 
 _COMMANDS = Path(__file__).with_name("commands")
+_SENTENCE = 120
+"""Longest first sentence of a command, in characters; click shortens others."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "The stack on this machine": ("demo", "up", "status", "down", "settings", "sandbox", "share", "grafana"),
@@ -60,12 +62,21 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for an unknown name the error suggests a similar one."""
+        """Find the command; for an unknown name the error suggests another one."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            guess = f" Did you mean {near[0]}?" if near else " `headrace --help` lists them."
-            ctx.fail(f"No such command {args[0]!r}.{guess}")
+            ctx.fail(f"No such command {args[0]!r}. {self._instead(ctx, args[0])}")
         return super().resolve_command(ctx, args)
+
+    def _instead(self, ctx: click.Context, name: str) -> str:
+        """Returns a sentence on what ``name``, which is no command, may be meant for."""
+        from headrace.deploy.processes.registry import workers
+
+        if name in workers():
+            return (
+                f"It is a process: `headrace worker {name}` runs it; those of the stack are started by `headrace up`."
+            )
+        near = get_close_matches(name, self.list_commands(ctx), n=1)
+        return f"Did you mean {near[0]}?" if near else "`headrace --help` lists them."
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under the headings of their sections."""
@@ -77,7 +88,7 @@ class LazyGroup(click.Group):
             for name in section:
                 command = self.get_command(ctx, name) if name in names else None
                 if command is not None:
-                    rows.append((name, command.get_short_help_str(limit=90)))
+                    rows.append((name, command.get_short_help_str(limit=_SENTENCE)))
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

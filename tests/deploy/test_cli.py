@@ -28,6 +28,7 @@ def test_help_shows_every_command_under_a_heading() -> None:
         assert f"  {file.stem.rstrip('_').replace('_', '-')} " in shown
     assert next(iter(SECTIONS)) + ":" in shown
     assert "headrace up --without vllm,trainer,follower" in shown
+    assert "..." not in shown.partition("Options:")[2], "a command's first sentence is too long to be shown whole"
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -52,6 +53,11 @@ def test_an_unknown_command_is_an_error() -> None:
     assert done.exit_code == 2
     assert "No such command 'upp'. Did you mean up?" in done.output
     assert "No such command 'xyzzy'. `headrace --help` lists them." in headrace("xyzzy").output
+
+
+def test_a_process_that_is_taken_for_a_command_is_explained() -> None:
+    shown = headrace("gateway", "--help").output
+    assert "No such command 'gateway'. It is a process: `headrace worker gateway` runs it; those of the stack" in shown
 
 
 def test_status_and_down_without_a_stack_are_errors_with_a_remedy(tmp_path: Path) -> None:

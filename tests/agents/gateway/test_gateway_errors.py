@@ -300,7 +300,11 @@ async def test_two_tenants_with_one_session_id_share_nothing(tmp_path: Path) -> 
 @APIS
 @pytest.mark.parametrize(
     ("limit", "says"),
-    [({"requests_per_s": 0.1}, "requests"), ({"tokens_per_s": 0.001}, "tokens"), ({"bytes_per_s": 25.0}, "bytes")],
+    [
+        ({"requests_per_s": 0.1}, "its requests per second (gateway.requests_per_s): try again in "),
+        ({"tokens_per_s": 0.001}, "its tokens per second (gateway.tokens_per_s): try again in "),
+        ({"bytes_per_s": 25.0}, "gateway.bytes_per_s"),
+    ],
 )
 async def test_limits_of_a_key(
     tmp_path: Path, engine: ScriptedEngine, api: Api, limit: dict[str, Any], says: str
