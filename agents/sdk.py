@@ -94,12 +94,13 @@ class Headrace:
         ``HEADRACE_KAFKA``. ``source``: name of this program in every event. ``consent``: what may be done with
         trajectories that say nothing else. ``sample_rate``: share of the trajectories that is recorded, above 0 and at
         most 1. ``masking``: what is hidden in all texts before they are sent or written to disk; ``None``: nothing.
-        ``feedback_secret``: secret of the gateway's ids, for :meth:`create_feedback_token`. ``queue_size``,
-        ``queue_bytes``: limits of the events that wait in memory. ``spool_folder``: folder for events that wait on disk
-        while the broker is unavailable, also after the program has ended; default: ``headrace/spool`` in
-        ``$XDG_STATE_HOME`` or ``~/.local/state``. ``spool_bytes``: limit of that folder; 0 turns it off.
-        ``flush_deadline_s``: longest delay of the program's exit. ``kafka_options``: further settings of the aiokafka
-        producer, such as ``security_protocol``. Raises ``ValueError`` for invalid settings.
+        ``feedback_secret``: the gateway's secret, the content of the file ``gateway/secret`` in its data folder, for
+        :meth:`create_feedback_token`. ``queue_size``, ``queue_bytes``: limits of the events that wait in memory.
+        ``spool_folder``: folder for events that wait on disk while the broker is unavailable, also after the program
+        has ended; default: ``headrace/spool`` in ``$XDG_STATE_HOME`` or ``~/.local/state``. ``spool_bytes``: limit of
+        that folder; 0 turns it off. ``flush_deadline_s``: longest delay of the program's exit. ``kafka_options``:
+        further settings of the aiokafka producer, such as ``security_protocol``. Raises ``ValueError`` for invalid
+        settings.
         """
         address = bootstrap or os.environ.get(KAFKA_VARIABLE, "")
         if not address:

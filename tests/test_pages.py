@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 
+from headrace.agents.gateway.gateway import signing_secret
 from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.settings import load_settings
@@ -264,11 +265,11 @@ async def test_what_the_page_masks_is_hidden(kafka: str) -> None:
     assert returned["result"] == "[name] gets her money for [order]"
 
 
-def test_a_feedback_token_is_made_without_a_connection() -> None:
-    program = BLOCKS["feedback-token"] + "\nprint(token)"
-    done = run(sys.executable, "-c", program, FEEDBACK_SECRET="the gateway's secret")
+def test_a_feedback_token_is_made_without_a_connection(tmp_path: Path) -> None:
+    secret = signing_secret(tmp_path / ".headrace" / "gateway")
+    done = run(sys.executable, "-c", BLOCKS["feedback-token"] + "\nprint(token)", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    target = Sealer([b"the gateway's secret"]).open_feedback(done.stdout.strip(), time.time())
+    target = Sealer([secret]).open_feedback(done.stdout.strip(), time.time())
     assert target == FeedbackTarget("acme", "019ab3f0-0000-7000-8000-000000000017")
 
 
