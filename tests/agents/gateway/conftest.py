@@ -26,11 +26,13 @@ def chat_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def chat_vllm(chat_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """vLLM on the tiny chat model, one per session."""
-    from headrace.deploy.processes.vllm_server import engine_command
+    from headrace.deploy.processes.vllm_server import VllmConfig, engine_command
     from headrace.deploy.system.ports import HOST, free_port
 
     port = free_port()
-    argv, env = engine_command(chat_model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm", max_model_len=MAX_LENGTH)
+    argv, env = engine_command(
+        VllmConfig(chat_model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm", max_model_len=MAX_LENGTH)
+    )
     argv += [*PARSERS, "--return-tokens-as-token-ids", "--enable-prompt-tokens-details"]
     with running_vllm(argv, env, port, tmp_path_factory.mktemp("chat-vllm")) as url:
         yield Engine(url, chat_model_dir)
@@ -46,11 +48,11 @@ def render_server(chat_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 @contextmanager
 def rendering(model_dir: Path, folder: Path, max_length: int) -> Iterator[Engine]:
     """A server that renders and tokenizes, without a model in memory. ``folder`` takes its log."""
-    from headrace.deploy.processes.vllm_server import SERVED_NAME, engine_command
+    from headrace.deploy.processes.vllm_server import SERVED_NAME, VllmConfig, engine_command
     from headrace.deploy.system.ports import HOST, free_port
 
     port = free_port()
-    _, env = engine_command(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm")
+    _, env = engine_command(VllmConfig(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm"))
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.launchers.render.entry"),
         *("--model", str(model_dir)),

@@ -4,13 +4,15 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.vllm_server import Device, engine_command, wait_until_ready
+from headrace.deploy.processes.vllm_server import Device, VllmConfig, engine_command, wait_until_ready
 from headrace.deploy.system.ports import free_port
 from headrace.trainer.follower.vllm_plugin import BACKEND
 
 
 def command(**options):
-    return engine_command(Path("/models/base"), host="127.0.0.1", port=8000, cache_dir=Path("/cache"), **options)
+    return engine_command(
+        VllmConfig(Path("/models/base"), host="127.0.0.1", port=8000, cache_dir=Path("/cache"), **options)
+    )
 
 
 def option(argv, name):

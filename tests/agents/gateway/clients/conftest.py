@@ -47,12 +47,14 @@ def long_render_server(long_model_dir: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def long_vllm(long_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A live vLLM on that model."""
-    from headrace.deploy.processes.vllm_server import engine_command
+    from headrace.deploy.processes.vllm_server import VllmConfig, engine_command
     from headrace.deploy.system.ports import HOST, free_port
 
     port = free_port()
     argv, env = engine_command(
-        long_model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm", max_model_len=MAX_LENGTH, max_num_seqs=8
+        VllmConfig(
+            long_model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm", max_model_len=MAX_LENGTH, max_num_seqs=8
+        )
     )
     argv += [*PARSERS, "--enable-prompt-tokens-details", "--served-model-name", *NAMES]
     argv += ["--override-generation-config", json.dumps({"max_new_tokens": MAX_NEW_TOKENS})]
