@@ -41,9 +41,12 @@ def access_of(
         problem = "the session's key is forged or expired: open a session by POST /sessions"
     else:
         tenant = tenants.of_key(key) if len(key) <= MAX_KEY else None
-        problem = "the API key is not known: send one of the gateway's keys as Authorization: Bearer or x-api-key"
+        problem = (
+            f"{'the API key is not known' if key else 'no API key was sent'}: send one of the gateway's keys "
+            "(gateway.keys) as Authorization: Bearer or x-api-key"
+        )
     if tenant is None:
-        raise refused(ErrorKind.AUTHENTICATION, problem if key else f"no API key was sent: {problem}")
+        raise refused(ErrorKind.AUTHENTICATION, problem)
     if url_session is not None and (
         is_foreign(sealer, tenant.name, url_session) or (grant is not None and grant.session != url_session)
     ):

@@ -10,6 +10,9 @@ import msgspec
 
 from headrace.schemas.redaction import redacted
 
+REMEDY = "start vLLM there, or set HEADRACE_VLLM (gateway.engines) to where it is"
+"""What an operator can do about an engine that does not answer."""
+
 MAX_MESSAGE = 2_000
 """Longest text of an engine in an error, in characters."""
 

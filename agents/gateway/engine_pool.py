@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from headrace.agents.gateway.engine_choice import EngineChoice, EngineLimits
-from headrace.agents.gateway.engine_errors import EngineBroke, EngineUnavailable
+from headrace.agents.gateway.engine_errors import REMEDY, EngineBroke, EngineUnavailable
 from headrace.agents.gateway.engines import Answer, Engine, ServedModel
 from headrace.agents.gateway.generate_request import GenerateRequest, RenderedRequest
 
@@ -185,5 +185,5 @@ class EnginePool:
     def _none_is_well(self) -> EngineUnavailable:
         shown = ", ".join(engine.shown for engine in self._engines.values())
         return EngineUnavailable(
-            None, f"no engine can be reached: {shown}", max(1.0, self._choice.retry_after_s(self._clock()))
+            None, f"no engine can be reached: {shown}. {REMEDY}", max(1.0, self._choice.retry_after_s(self._clock()))
         )

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from headrace.agents.gateway.engine_errors import (
+    REMEDY,
     EngineAnswerInvalid,
     EngineBroke,
     EngineUnavailable,
@@ -316,7 +317,7 @@ class Engine:
             finally:
                 response.close()
         except OSError as error:
-            raise EngineUnavailable(self.shown, f"cannot be reached: {redacted(repr(error))}") from error
+            raise EngineUnavailable(self.shown, f"cannot be reached: {redacted(repr(error))}. {REMEDY}") from error
         raise error_of(self.shown, response.status, text[:MAX_ERROR_BYTES], _retry_after_s(response.headers))
 
 

@@ -149,7 +149,11 @@ class SessionEndpoints:
             )
         tenant, session = access.tenant.name, request.match_info["session"]
         if not self._capture.is_open(tenant, session):
-            raise refused(ErrorKind.NOT_FOUND, f"the session {session[:80]!r} is not open")
+            raise refused(
+                ErrorKind.NOT_FOUND,
+                f"the session {session[:80]!r} is not open: it has ended, was idle for longer than gateway.idle_s "
+                f"({self._config.idle_s:g} s), or was never opened",
+            )
         events = self._capture.end(tenant, session, asked.status, asked.outcome, asked.answer)
         await self._recorder.record((tenant, session), events)
         return json_response(encode({"session": session, "ended": True}))
@@ -157,7 +161,11 @@ class SessionEndpoints:
     async def _feedback(self, request: web.Request) -> web.StreamResponse:
         target = self._sealer.open_feedback(request.match_info["token"], self._now_ms() / 1000)
         if target is None:
-            raise refused(ErrorKind.PERMISSION, "the feedback token is forged or expired")
+            raise refused(
+                ErrorKind.PERMISSION,
+                "the feedback token is forged or expired, or of a gateway with another secret: POST /sessions returns "
+                "one that is valid for lifetime_s",
+            )
         if (request.content_length or 0) > MAX_FEEDBACK_BYTES:
             raise refused(ErrorKind.TOO_LARGE, f"feedback is larger than {MAX_FEEDBACK_BYTES:,} bytes")
         admit(self._feedback_limiter, target.trajectory_id, 0)

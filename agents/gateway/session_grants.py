@@ -114,7 +114,11 @@ def read_request(kind: type[_Request], body: Any) -> Any:
         found = kind.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadRequest(".".join(map(str, first["loc"])) or "body", str(first["msg"])) from None
+        message = str(first["msg"])
+        if first["type"] == "extra_forbidden":
+            *names, last = kind.model_fields
+            message = f"is not a field of this request: expected {', '.join(names)} or {last}"
+        raise BadRequest(".".join(map(str, first["loc"])) or "body", message) from None
     if isinstance(found, SessionRequest):
         if found.session is not None and not found.session.isprintable():
             raise BadRequest("session", "has characters that cannot be printed")

@@ -89,9 +89,17 @@ def read_tenants(path: Path | None) -> Tenants:
             if tenant.policy != policy:
                 raise ValueError(f"two keys of the tenant {key.tenant!r} have different settings")
             by_key[key.sha256] = tenant
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise KeysUnusable(
-            f"the gateway's keys in {path} cannot be used: {error}. Expected "
-            '{"keys": [{"sha256": "<hash of the key>", "tenant": "<name>"}]}'
+            f"the gateway's keys in {path} cannot be used: {_problem(error)}. Expected "
+            '{"keys": [{"sha256": "<hash>", "tenant": "<name>"}]}; `printf %s KEY | sha256sum` prints a key\'s hash'
         ) from error
     return Tenants(by_key)
+
+
+def _problem(error: Exception) -> str:
+    """Returns what is wrong with the file, in one line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"

@@ -157,13 +157,21 @@ def test_what_a_request_may_not_say(kind: Any, body: Any, field: str) -> None:
     assert refused.value.field == field
 
 
+def test_a_field_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    with pytest.raises(BadRequest, match="outcom: is not a field of this request: expected status, outcome or answer"):
+        read_request(EndRequest, {"outcom": 1.0})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "Expecting value"),
-        ("[]", "valid dictionary"),
-        ('{"keys": []}', "at least 1"),
-        ('{"keys": [{"sha256": "abc", "tenant": "a"}]}', "sha256"),
+        ("[]", "the file: Input should be a valid dictionary"),
+        ('{"keys": []}', "keys: Tuple should have at least 1 item"),
+        (
+            '{"keys": [{"sha256": "abc", "tenant": "a"}]}',
+            r"keys\.0\.sha256: String should match pattern '[^']*'\. E",
+        ),
         ('{"keys": [{"sha256": "' + "0" * 64 + '", "tenant": ""}]}', "tenant"),
         ('{"keys": [{"sha256": "' + "0" * 64 + '", "tenant": "a", "sample_rate": 2}]}', "sample_rate"),
         ('{"keys": [{"sha256": "' + "0" * 64 + '", "tenant": "a", "extra": 2}]}', "extra"),
@@ -172,8 +180,10 @@ def test_what_a_request_may_not_say(kind: Any, body: Any, field: str) -> None:
 def test_files_of_keys_that_cannot_be_used(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
-    with pytest.raises(KeysUnusable, match=says):
+    with pytest.raises(KeysUnusable, match=says) as raised:
         read_tenants(path)
+    assert "printf %s KEY | sha256sum" in str(raised.value)
+    assert "\n" not in str(raised.value)
     with pytest.raises(KeysUnusable, match="No such file"):
         read_tenants(tmp_path / "other.json")
 

@@ -186,6 +186,12 @@ async def test_a_compressed_body(gateway: RunningGateway, api: Api) -> None:
     assert_error(gateway, api, 400, await gateway.post(PATHS[api], b"no gzip", headers=zipped))
 
 
+async def test_an_unknown_path_is_answered_with_those_that_exist(gateway: RunningGateway) -> None:
+    found = await gateway.post("/v1/embeddings", {})
+    endpoints = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models"
+    assert_error(gateway, None, 404, found, endpoints)
+
+
 @pytest.mark.parametrize("path", ["/", "/v1", "/v2/chat/completions", "/v1/images/generations", "/s//v1/models"])
 async def test_an_unknown_path(gateway: RunningGateway, path: str) -> None:
     assert_error(gateway, None, 404, await gateway.post(path, {}), "is not an endpoint")
@@ -258,8 +264,9 @@ async def test_keys(tmp_path: Path, engine: ScriptedEngine, api: Api) -> None:
     keys = keys_file(tmp_path, acme="secret-a", other="secret-b")
     async with running_gateway(tmp_path / "gateway", [engine.url], keys=keys) as gateway:
         path, body = PATHS[api], body_of(api)
-        assert_error(gateway, api, 401, await gateway.post(path, body, key=""), "no API key was sent")
-        assert_error(gateway, api, 401, await gateway.post(path, body, key="secret"), "not known")
+        assert_error(gateway, api, 401, await gateway.post(path, body, key=""), "no API key was sent: send one")
+        unknown = "the API key is not known: send one of the gateway's keys (gateway.keys)"
+        assert_error(gateway, api, 401, await gateway.post(path, body, key="secret"), unknown)
         assert_error(gateway, api, 401, await gateway.post(path, body, key="é" * 20), "not known")
         assert_error(gateway, api, 401, await gateway.post(path, body, key="x" * 5_000), "not known")
         status, opened = await gateway.post("/sessions", {}, key="secret-a")

@@ -63,7 +63,11 @@ async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: t
         assert await gateway.post(ended, {"outcome": 1, "status": "completed"}) == (
             200, {"session": session["session"], "ended": True},
         )  # fmt: skip
-        assert (await gateway.post(ended, {}, key=key))[0] == 404
+        status, answer = await gateway.post(ended, {}, key=key)
+        assert (status, "was idle for longer than gateway.idle_s" in answer["error"]["message"]) == (
+            404,
+            True,
+        )
         assert gateway.sessions == 0
     events = recorded_in(tmp_path)
     assert {each.trajectory_id for each in events} == {session["trajectory"]}
