@@ -13,7 +13,11 @@ _PARTS = ", ".join(process.name for process in stack_processes())
 @click.option("--no-trainer", is_flag=True, help="Leave out the trainer.")
 @click.option("--detach", is_flag=True, help="Return once everything is ready; the stack runs in the background.")
 @click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN); default: the last one on the data folder.")
-@click.option("--model-dir", type=click.Path(file_okay=False), help="Base model (HEADRACE_MODEL_DIR).")
+@click.option(
+    "--model-dir",
+    type=click.Path(file_okay=False),
+    help="Base model (HEADRACE_MODEL_DIR); its name in the API is `policy`.",
+)
 @click.option("--kafka", metavar="HOST:PORT", help="Use this Kafka (HEADRACE_KAFKA).")
 @click.option("--clickhouse", metavar="URL", help="Use this ClickHouse (HEADRACE_CLICKHOUSE).")
 @click.option("--vllm", metavar="URL", help="Use this vLLM, which has headrace's plugin (HEADRACE_VLLM).")
@@ -31,6 +35,7 @@ def command(
     \b
       headrace up                                                 the whole training loop
       headrace up --without vllm,trainer,follower                 no model: import, ledger, dashboard
+      headrace up --model-dir MODEL --set vllm.max_model_len=8192 your own model, and the gateway in front of it
       headrace up --kafka broker:9092                             your own Kafka
       headrace up --set trainer.optimizer.learning_rate=0.0005    an option of one part
 

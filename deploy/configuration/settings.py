@@ -257,6 +257,7 @@ def parse_options(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     Raises :class:`StackError` if an assignment is not PART.OPTION=VALUE.
     """
     for assignment in assignments:
-        if "." not in assignment.partition("=")[0]:
+        name, equals, _ = assignment.partition("=")
+        if "." not in name or not equals:
             raise StackError(f"--set takes PART.OPTION=VALUE, for example trainer.steps=60, not {assignment!r}.")
     return dict(set_layer(assignments).values) or None

@@ -116,6 +116,12 @@ def test_an_assignment_needs_part_option_and_value(assignment: str) -> None:
         parse_options((assignment,))
 
 
+@pytest.mark.parametrize("assignment", ["steps=1", "trainer.steps"])
+def test_an_assignment_without_a_part_or_a_value_is_answered_with_an_example(assignment: str) -> None:
+    with pytest.raises(StackError, match=r"--set takes PART\.OPTION=VALUE, for example trainer\.steps=60"):
+        parse_options((assignment,))
+
+
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().run = "other"  # type: ignore[misc]
