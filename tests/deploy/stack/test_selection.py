@@ -1,6 +1,8 @@
 """The processes that a stack starts, those that are replaced, and their ports."""
 
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +119,12 @@ def test_an_optional_process_is_left_out_with_what_it_needs(settings: Settings) 
 
 def test_the_estimated_memory_of_the_whole_stack_is_below_eight_gib() -> None:
     assert sum(part.memory_mb for part in PROCESSES) < 8 * 1024
+
+
+def test_the_memory_that_the_readme_asks_for_lets_the_whole_stack_start(settings: Settings) -> None:
+    promised = re.search(r"You need (\d+) GiB of memory", (Path(__file__).parents[3] / "README.md").read_text())
+    assert promised is not None
+    assert sum(part.memory_mb for part in select(PROCESSES, settings, ())[0]) < int(promised[1]) * 1024
 
 
 def test_too_little_disk_names_the_folder_and_the_setting(settings: Settings) -> None:
