@@ -58,11 +58,11 @@ class GatewayConfig:
     max_request_bytes: int = 32 * 1024 * 1024
     """Largest request."""
     requests_per_s: float | None = None
-    """Requests per second of a key, with bursts of ten seconds' worth; unset: no limit."""
+    """Requests per second of a tenant, with bursts of ten seconds' worth; unset: no limit."""
     tokens_per_s: float | None = None
-    """Tokens of prompts and answers per second of a key, with bursts of a minute's worth; unset: no limit."""
+    """Tokens of prompts and answers per second of a tenant, with bursts of a minute's worth; unset: no limit."""
     bytes_per_s: float | None = None
-    """Bytes of requests per second of a key, with bursts of ten seconds' worth; unset: no limit."""
+    """Bytes of requests per second of a tenant, with bursts of ten seconds' worth; unset: no limit."""
     engine_calls: int = 256
     """Calls in flight per engine; further ones wait."""
     engine_timeout_s: float = 300.0

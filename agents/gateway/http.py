@@ -162,8 +162,10 @@ def admit(limiter: Limiter, key: str, size: int) -> None:
 def _limit_text(exceeded: Exceeded) -> str:
     unit, option = exceeded.unit, f"gateway.{exceeded.unit}_per_s"
     if exceeded.retry_after_s is None:
-        return f"the request needs more {unit} at once than its key may use: send less, or raise {option}"
-    return f"the key has used its {unit} per second ({option}): try again in {exceeded.retry_after_s:.1f} s"
+        return f"the request needs more {unit} at once than its tenant may use: send less, or raise {option}"
+    return (
+        f"the tenant of the key has used its {unit} per second ({option}): try again in {exceeded.retry_after_s:.1f} s"
+    )
 
 
 def guarded(

@@ -108,14 +108,14 @@ class GatewayServer:
         return access_of(headers, session, self._tenants, self._sealer, self._now_ms() / 1000)
 
     async def _read(self, request: web.Request) -> tuple[Access, dict[str, Any]]:
-        """Return who sends ``request`` and its body, within the limits of the key."""
+        """Return who sends ``request`` and its body, within the limits of its tenant."""
         access = self._access(request)
         body, size = await json_body(request)
         admit(self._limiter, access.tenant.name, size)
         return access, body
 
     def _admitted(self, request: web.Request) -> Access:
-        """Return who sends ``request``, which has no body, within the limits of the key."""
+        """Return who sends ``request``, which has no body, within the limits of its tenant."""
         access = self._access(request)
         admit(self._limiter, access.tenant.name, 0)
         return access
