@@ -150,22 +150,21 @@ MAX_BODY: Final = web.AppKey("max_body", int)
 """Largest body, in bytes."""
 
 
-def admit(limiter: Limiter, key: str, size: int) -> None:
-    """Count a request of ``size`` bytes against the limits of ``key``. Raises ``CallRefused`` if they are exceeded."""
+def admit(limiter: Limiter, key: str, size: int, why: Callable[[Exceeded], str] | None = None) -> None:
+    """Count a request of ``size`` bytes against the limits of ``key``, usually a tenant. Raises ``CallRefused`` if they
+    are exceeded, with what ``why`` says; by default it names the option of the limit."""
     # Tokens are charged once they are known: a key that is in debt waits.
     needs = {Unit.REQUESTS: 1.0, Unit.BYTES: float(size), Unit.TOKENS: 0.0}
     exceeded = limiter.admit(key, needs, asyncio.get_running_loop().time())
     if exceeded is not None:
-        raise refused(ErrorKind.RATE_LIMIT, _limit_text(exceeded), retry_after_s=exceeded.retry_after_s)
+        raise refused(ErrorKind.RATE_LIMIT, (why or _limit_text)(exceeded), retry_after_s=exceeded.retry_after_s)
 
 
 def _limit_text(exceeded: Exceeded) -> str:
     unit, option = exceeded.unit, f"gateway.{exceeded.unit}_per_s"
     if exceeded.retry_after_s is None:
         return f"the request needs more {unit} at once than its tenant may use: send less, or raise {option}"
-    return (
-        f"the tenant of the key has used its {unit} per second ({option}): try again in {exceeded.retry_after_s:.1f} s"
-    )
+    return f"the key's tenant has used its {unit} per second ({option}): try again in {exceeded.retry_after_s:.1f} s"
 
 
 def guarded(

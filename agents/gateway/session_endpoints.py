@@ -21,7 +21,7 @@ from headrace.agents.gateway.framing.errors import ErrorKind
 from headrace.agents.gateway.framing.json_bytes import encode
 from headrace.agents.gateway.http import Handler, admit, json_body, json_response
 from headrace.agents.gateway.journal import JournalFull
-from headrace.agents.gateway.limits import Limiter, Rate, Unit
+from headrace.agents.gateway.limits import Exceeded, Limiter, Rate, Unit
 from headrace.agents.gateway.record import TrajectoryEvent
 from headrace.agents.gateway.recorder import Recorder
 from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
@@ -168,7 +168,7 @@ class SessionEndpoints:
             )
         if (request.content_length or 0) > MAX_FEEDBACK_BYTES:
             raise refused(ErrorKind.TOO_LARGE, f"feedback is larger than {MAX_FEEDBACK_BYTES:,} bytes")
-        admit(self._feedback_limiter, target.trajectory_id, 0)
+        admit(self._feedback_limiter, target.trajectory_id, 0, _too_much_feedback)
         body, size = await json_body(request)
         if size > MAX_FEEDBACK_BYTES:
             raise refused(ErrorKind.TOO_LARGE, f"feedback is larger than {MAX_FEEDBACK_BYTES:,} bytes")
@@ -186,6 +186,13 @@ class SessionEndpoints:
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers=CORS)
+
+
+def _too_much_feedback(exceeded: Exceeded) -> str:
+    return (
+        f"too much feedback on one trajectory: {FEEDBACK_BURST:g} at once, then {FEEDBACKS_PER_S:g} per second. Try "
+        f"again in {exceeded.retry_after_s or 0:.1f} s"
+    )
 
 
 def _address_in(request: web.Request) -> str:

@@ -325,6 +325,8 @@ async def test_a_burst_of_feedback(tmp_path: Path) -> None:
         path = f"/feedback/{(await opened(gateway))['feedback_token']}"
         found = [(await gateway.post(path, {"value": 1}))[0] for _ in range(int(FEEDBACK_BURST) + 10)]
         assert (found[0], found[-1]) == (202, 429)
+        refused = (await gateway.post(path, {"value": 1}))[1]["error"]["message"]
+        assert "too much feedback on one trajectory: 20 at once, then 1 per second" in refused
         assert gateway.headers["Access-Control-Allow-Origin"] == "*"
         assert int(gateway.headers["Retry-After"]) >= 1
         other = f"/feedback/{(await opened(gateway))['feedback_token']}"
