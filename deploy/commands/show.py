@@ -113,8 +113,9 @@ async def _read(
         trace = await read_trace(log, trajectory_id, lambda topic, read: None)
         if trace.fate is TrajectoryFate.UNKNOWN and trace.trajectory is None:
             raise StackError(
-                f"The log has no trajectory with the id {trajectory_id!r}: check the id. A trajectory whose events "
-                "have not been assembled yet is not found either."
+                f"The log has no trajectory with the id {trajectory_id!r}: check the id. One that has not ended, or "
+                "has not been assembled yet, is not found either: `headrace tail events --trajectory "
+                f"{printable(trajectory_id)}` shows its events."
             )
         record: Trajectory | None = trace.trajectory.record if isinstance(trace.trajectory, Found) else None
         if decode is None and not ids and record is not None and record.started is not None and record.segments:

@@ -68,7 +68,9 @@ def test_a_given_tokenizer_is_used_instead_and_ids_can_be_printed(kafka, data, t
 
 
 def test_what_is_missing_is_named(kafka, data, story, trained, tmp_path):
-    assert "has no trajectory with the id 'nobody'" in show(kafka, "nobody", data=data).output
+    unknown = show(kafka, "nobody", data=data).output
+    assert "has no trajectory with the id 'nobody'" in unknown
+    assert "`headrace tail events --trajectory nobody` shows" in unknown
     assert "cannot be read (No such file" in show(kafka, trained, "--tokenizer", str(tmp_path), data=data).output
     (tmp_path / "tokenizer.json").write_text("{}")
     assert "tokenizer cannot be loaded" in show(kafka, trained, "--tokenizer", str(tmp_path), data=data).output
