@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.schemas.redaction import redacted
 
-REMEDY = "start vLLM there, or set HEADRACE_VLLM (gateway.engines) to where it is"
+REMEDY = "Start vLLM there, or set HEADRACE_VLLM (gateway.engines) to where it is"
 """What an operator can do about an engine that does not answer."""
 
 MAX_MESSAGE = 2_000
