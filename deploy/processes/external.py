@@ -17,16 +17,22 @@ def answers_over_http(name: str, path: str) -> Callable[["Settings"], Awaitable[
     async def check(settings: "Settings") -> None:
         import httpx
 
-        from headrace.deploy.configuration.settings import PREFIX
-
         url = str(getattr(settings, name)).rstrip("/")
         try:
             async with httpx.AsyncClient(timeout=_TIMEOUT_S) as client:
-                (await client.get(url + path)).raise_for_status()
+                response = await client.get(url + path)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise StackError(
-                f"{name} at {url} ({PREFIX}{name.upper()}) did not answer {path}: {error or type(error).__name__}. "
-                "Check the address and that the server runs, or unset the setting and the stack starts one."
-            ) from error
+            raise _unusable(name, url, path, str(error) or type(error).__name__) from error
+        if not response.is_success:
+            raise _unusable(name, url, path, f"it says {response.status_code} {response.reason_phrase}".rstrip())
 
     return check
+
+
+def _unusable(name: str, url: str, path: str, problem: str) -> StackError:
+    from headrace.deploy.configuration.settings import PREFIX
+
+    return StackError(
+        f"{name} at {url} ({PREFIX}{name.upper()}) did not answer {path}: {problem}. Check the address and that the "
+        "server runs, or unset the setting and the stack starts one."
+    )
