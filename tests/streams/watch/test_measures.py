@@ -118,6 +118,8 @@ def test_a_value_at_the_limit_counts_and_is_an_example() -> None:
     (without,) = rows_of({})
     assert has("x")(without, measured) is None
     assert lacks("x")(without, measured) is None
+    (above,) = rows_of({"x": 0.6})
+    assert lacks("x")(above, measured) is None
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,13 @@ def test_a_component_is_compared_with_the_rest_once_eight_of_its_values_differ(o
     values = [1.0] * (FEW - others) + [0.0] * others
     columns = ({"value:c": value, "weight:c": 2.0, "total": 2.0 * value + n % 3} for n, value in enumerate(values))
     assert (against_the_rest("c")(View(rows_of(*columns))) is not None) is has_value
+
+
+def test_a_component_against_the_rest_is_a_correlation() -> None:
+    columns = ({"value:c": n % 2, "weight:c": 2.0, "total": 2.0 * (n % 2) - 5.0 * (n % 2)} for n in range(FEW))
+    found = against_the_rest("c")(View(rows_of(*columns)))
+    assert found is not None
+    assert found.value == pytest.approx(-1.0)
 
 
 GUILTS: list[tuple[Callable[[Row, Measured], float | None], dict[str, float], float | None]] = [
