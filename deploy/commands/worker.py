@@ -7,8 +7,9 @@ import click
 from headrace.deploy.processes.registry import workers
 
 _WORKERS = workers()
+_ABOUT = max(len(process.about) for process in _WORKERS.values())
 _TABLE = "\n".join(
-    f"  {name:<11} {process.about:<32}  {', '.join(f'HEADRACE_{each.upper()}' for each in process.settings)}"
+    f"  {name:<11} {process.about:<{_ABOUT}}  {', '.join(f'HEADRACE_{each.upper()}' for each in process.settings)}"
     for name, process in _WORKERS.items()
 )
 _HELP = f"""Run one part of the stack as one process, for systemd or Kubernetes.

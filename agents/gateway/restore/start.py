@@ -81,7 +81,7 @@ async def restore(
     except (KafkaError, OSError, TopicsError, TimeoutError) as error:
         _log.warning(
             "Kafka's events could not all be read (%s): conversations of which some are missing start a new segment or "
-            "trajectory. restore_s is %g",
+            "trajectory. If Kafka answers and this is too little time, raise gateway.restore_s (%g)",
             str(error) or type(error).__name__, within_s,
         )  # fmt: skip
     if latest is not Latest.OF_NONE and topic.is_whole:
@@ -104,7 +104,7 @@ def _read_spool(fold: RestoreFold, places: Places, until_s: float) -> Latest:
             if record.topic == EVENTS.name:
                 fold.add(record.headers, record.value, is_spooled=True)
             if time.monotonic() > until_s:
-                _log.warning("the spool could not be read in time: set restore_s higher")
+                _log.warning("the spool could not be read in time: raise gateway.restore_s")
                 return Latest.OF_NONE
     except OSError as error:
         _log.error("the spool in %s cannot be read: %s", places.spool, error)
