@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from time import monotonic
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaTimeoutError
+from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError, KafkaTimeoutError
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
@@ -62,7 +62,8 @@ _STOP_S = 10.0
 announced insert is repeated exactly."""
 
 _NOT_STARTED = (IllegalStateError, KafkaConnectionError, KafkaTimeoutError)
-"""Errors of starting partitions after which it is tried again: they were reassigned, or Kafka does not answer."""
+"""Errors of starting partitions after which it is tried again, as it is after those that a broker calls retriable: they
+were reassigned, or Kafka does not answer."""
 
 
 class _Sink:
@@ -203,7 +204,9 @@ class _Sink:
                 await self._commits.commit(reported)
             self._cycle.note_announced(announced)
             await self._assigned.start({place: self._held[place].first for place in commits})
-        except (*_NOT_STARTED, *LOST_PARTITION) as error:
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, (*_NOT_STARTED, *LOST_PARTITION))):
+                raise
             log.info("partitions were not started, trying again: %s", error)
             return False
         return True
