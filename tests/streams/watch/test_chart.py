@@ -42,6 +42,22 @@ def test_a_shift_of_two_deviations_alarms_within_eight_windows() -> None:
     assert rising == sorted(rising)
 
 
+def test_a_known_mean_is_compared_with_from_the_first_value_on() -> None:
+    rule = ChartRule(Direction.UP, 1.0, target=5.0, follows=0.0)
+    chart, first = judge(Chart(), rule, 9.0)
+    assert (first.pinned, first.expected, first.sd, first.change) == (5.0, 5.0, 0.25, None)
+    assert first.strength == pytest.approx((9.0 - 5.0 - 0.5) / (8 * 0.25))  # slack: half of the smallest change
+    chart, second = judge(chart, rule, 5.25)
+    assert (second.pinned, second.expected, second.change) == (5.0, 5.0, -15.0)
+    assert chart.count == 2
+
+
+def test_a_rule_learns_from_two_values_at_least() -> None:
+    assert learnt(Chart(count=2), ChartRule(Direction.UP, 0.5, baseline=2))
+    with pytest.raises(ValueError, match="baseline at least 2"):
+        ChartRule(Direction.UP, 0.5, baseline=1)
+
+
 def test_only_the_direction_of_the_rule_alarms() -> None:
     assert max(strengths([5.0] * 30, chart=baseline())) == 0
     assert max(strengths([5.0] * 30, ChartRule(Direction.DOWN, 0.5), baseline())) > 1

@@ -2,6 +2,8 @@
 
 from math import log
 
+import pytest
+
 from headrace.streams.watch.tripwire import LEAST, evidence, strength
 
 
@@ -24,3 +26,11 @@ def test_one_success_in_a_hundred_is_honest() -> None:
     for step in range(2000):
         log_e = evidence(log_e, int(step % 25 == 0), 3 + int(step % 25 != 0))
         assert strength(log_e) < 1
+
+
+def test_the_alarm_is_at_a_thousand_and_evidence_stays_between_a_tenth_and_a_million() -> None:
+    assert strength(log(1_000)) == pytest.approx(1)
+    assert strength(LEAST) == 0
+    assert log(0.1) == pytest.approx(LEAST)
+    assert evidence(0.0, 50, 0) == pytest.approx(log(1_000_000))
+    assert evidence(log(2_000), 0, 3) == pytest.approx(log(2_000 * (0.8 / 0.99) ** 3))
