@@ -23,7 +23,7 @@ from typing import Final
 
 from headrace.agents.spool_folder import SegmentSet, SpoolFolder, abandoned_sets, new_set
 from headrace.agents.spool_frames import Loss, SpooledRecord, frame_of, header_of
-from headrace.agents.spool_segments import Segment, SegmentQueue, Taken
+from headrace.agents.spool_segments import MAX_SEGMENT_BYTES, Segment, SegmentQueue, Taken
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 """A segment of this size is complete. What a killed process leaves is sent again by whole segments."""
@@ -101,7 +101,8 @@ class Spool:
     ) -> list[Segment]:
         """Append ``records`` and return once they are on disk: one fsync for all of them.
 
-        Returns the segment of each record; an empty list if they do not all fit or the disk is full. With ``partly``,
+        Returns the segment of each record; an empty list if they do not all fit, or not into one file that can be read
+        whole (``MAX_SEGMENT_BYTES``), or the disk is full. With ``partly``,
         the segments of the first records, at least one if it fits: as many as one segment takes. ``tags``: the caller's
         number of each record. With ``held`` the caller keeps the records, which are not taken; only while none are
         waiting, else raises ``ValueError``. Raises ``RecordTooLarge`` for a record beyond the limits of a frame.
@@ -111,7 +112,10 @@ class Spool:
             if held and self._mine.waiting:
                 raise ValueError("records can be held only while none are waiting")
             sizes = list(accumulate(map(len, frames)))
-            count = bisect_right(sizes, self._room(sizes[-1] if sizes else 0))
+            wanted = sizes[-1] if sizes else 0
+            if self._writing is not None and self._writing.size + wanted > MAX_SEGMENT_BYTES:
+                self._complete()
+            count = bisect_right(sizes, min(self._room(wanted), MAX_SEGMENT_BYTES - len(self._header)))
             if not count or (count < len(frames) and not partly):
                 return []
             if partly:
@@ -225,6 +229,7 @@ class Spool:
                 self._own = new_set(folder)
             segment = Segment(self._own.segment_name(self._number))
             self._fd = folder.create(segment.name)
+            self._number += 1  # also if the write fails: its file may stay
             data = self._header + data
         try:
             rest, at = memoryview(data), segment.size
@@ -239,7 +244,6 @@ class Spool:
             raise
         if segment is not self._writing:
             self._writing = segment
-            self._number += 1
             self._mine.segments.append(segment)
             self._mine.files += 1
         segment.size += len(data)
@@ -268,14 +272,19 @@ class Spool:
         taken: list[Taken] = []
         size = 0
         while len(taken) < most and size < most_bytes and queue.segments:
-            if queue.segments[0] is self._writing:
-                self._complete()
-            found = queue.next(self._opened(create=True), self._cluster, self._on_loss)
-            if isinstance(found, Taken):
-                taken.append(found)
-                size += len(found.record.value or b"")
-            elif found is not None:
-                self._remove_if_done(found)
+            try:
+                if queue.segments[0] is self._writing:
+                    self._complete()
+                found = queue.next(self._opened(create=True), self._cluster, self._on_loss)
+                if isinstance(found, Segment):
+                    self._remove_if_done(found)
+                    continue
+            except OSError:
+                if not taken:
+                    raise
+                break  # those before it have left the queue
+            taken.append(found)
+            size += len(found.record.value or b"")
         return taken
 
     def _remove_if_done(self, segment: Segment) -> None:

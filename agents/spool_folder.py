@@ -34,6 +34,7 @@ MAX_FILES: Final = 100_000
 
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = ".lock"
+_LOCK_NAME = re.compile(r"([0-9a-f-]{36})\.lock")
 _SEGMENT = re.compile(r"([0-9a-f-]{36})-(\d{6,12})\.spool")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -91,9 +92,9 @@ class SpoolFolder:
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=self._fd)
 
     def open(self, name: str, *, create: bool = False) -> int:
-        """Open a file, or ``create`` it if it is missing, and return its descriptor; raise :class:`SpoolUnusable` if it
-        is not a file of this user that others cannot write to."""
-        flags = os.O_RDWR | os.O_NONBLOCK | _OPEN | (os.O_CREAT if create else 0)
+        """Open a file for reading, or for writing too, and ``create`` it if it is missing; return its descriptor. Raise
+        :class:`SpoolUnusable` if it is not a file of this user that others cannot write to."""
+        flags = os.O_NONBLOCK | _OPEN | (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY)
         try:
             fd = os.open(name, flags, 0o600, dir_fd=self._fd)
         except OSError as error:
@@ -169,8 +170,12 @@ def new_set(folder: SpoolFolder) -> SegmentSet:
     for _ in range(ATTEMPTS):
         id = uuid7()
         lock = folder.create(id + _LOCK)
-        if _is_locked(folder, lock, id):
-            return SegmentSet(folder, id, lock)
+        try:
+            if _is_locked(folder, lock, id):
+                return SegmentSet(folder, id, lock)
+        except OSError:  # the next attempt creates another
+            folder.remove(id + _LOCK)
+            raise
     raise SpoolUnusable(f"no file in {folder.path} could be locked in {ATTEMPTS} attempts: does it support flock?")
 
 
@@ -199,7 +204,12 @@ def abandoned_sets(
             continue
         owned = SegmentSet(folder, id, lock)
         # Until it was locked, its owner may have written segments, and another process may have removed some.
-        if present := segments_in(folder).get(id):
+        try:
+            present = segments_in(folder).get(id)
+        except OSError:
+            owned.release(is_empty=False)
+            raise
+        if present:
             yield owned, present
         else:
             owned.release(is_empty=True)
@@ -211,8 +221,8 @@ def segments_in(folder: SpoolFolder) -> dict[str, list[str]]:
     for name in folder.names():
         if segment := _SEGMENT.fullmatch(name):
             found.setdefault(segment[1], []).append((int(segment[2]), name))
-        elif name.endswith(_LOCK):
-            found.setdefault(name.removesuffix(_LOCK), [])
+        elif lock := _LOCK_NAME.fullmatch(name):
+            found.setdefault(lock[1], [])
     return {id: [name for _, name in sorted(segments)] for id, segments in found.items()}
 
 

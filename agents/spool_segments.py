@@ -12,8 +12,8 @@ from typing import Final
 from headrace.agents.spool_folder import SpoolFolder, SpoolUnusable, segments_in
 from headrace.agents.spool_frames import FrameReader, Loss, SpooledRecord, cluster_of
 
-MAX_SEGMENT_BYTES: Final = 256 * 1024 * 1024
-"""Most of a file that is read: several times the largest frame. What follows is lost."""
+MAX_SEGMENT_BYTES: Final = 1024 * 1024 * 1024
+"""Most of a file that is written or read: what is appended at once may make a segment that much larger than usual."""
 
 
 class Segment:
@@ -95,8 +95,9 @@ class SegmentQueue:
                 is_missing = isinstance(error, FileNotFoundError)
                 if not is_missing and not isinstance(error, SpoolUnusable) and error.errno != errno.EIO:
                     raise
-                segment.is_kept = self.has_kept = not is_missing
-                self.files -= 1
+                if not is_missing:
+                    segment.is_kept = self.has_kept = True
+                    self.files -= 1
                 return self._lose(
                     f"{folder.path / segment.name} ({error})", Loss(0, segment.size, 0, is_torn=False), on_loss
                 )

@@ -1,6 +1,8 @@
 """A spool returns records in order, survives its process, stays within its limit and belongs to one cluster."""
 
 import errno
+import fcntl
+import itertools
 import os
 import signal
 import subprocess
@@ -15,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.agents import spool as spool_module
+from headrace.agents import spool_segments
 from headrace.agents.spool import Spool
 from headrace.agents.spool_folder import STATE_VARIABLE, SpoolUnusable, default_folder
 from headrace.agents.spool_frames import HEADER_BYTES, Loss, SpooledRecord, cluster_fingerprint, frame_of
@@ -314,6 +317,143 @@ def test_an_error_of_the_disk_is_raised_and_changes_nothing(folder: Path, losses
     assert files(folder) == []
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, function: str, error: int, name: str = "") -> None:
+    """Have a function of the system fail for a file, or for each."""
+    real = getattr(os, function)
+
+    def failing(path: object, *rest: object, **named: object) -> object:
+        if str(path).endswith(name):
+            raise OSError(error, os.strerror(error))
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(os, function, failing)
+
+
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_records_that_were_read_before_a_file_cannot_be_opened_are_taken(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch, is_adopted: bool
+) -> None:
+    spool = opened(folder, losses, limit=16 * 600)
+    for first in (0, 5):
+        spool.append([numbered(each, size=100) for each in range(first, first + 5)], range(first, first + 5))
+    if is_adopted:
+        spool.close()
+        spool = opened(folder, losses)
+        assert spool.adopt()
+    take = spool.take_adopted if is_adopted else spool.take
+    with monkeypatch.context() as patch:
+        refuse(patch, "open", errno.EMFILE, "-000001.spool")
+        taken = take(*EVERYTHING)
+        assert numbers(taken) == [0, 1, 2, 3, 4]
+        with pytest.raises(OSError, match="Too many open files"):
+            take(*EVERYTHING)
+    taken += take(*EVERYTHING)
+    assert numbers(taken) == list(range(10))
+    all_done(spool, taken)
+    spool.close()
+    assert files(folder) == []
+
+
+def test_records_are_taken_from_a_folder_in_which_nothing_can_be_removed(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses, limit=16 * 600)
+    for first in (0, 5, 10):
+        spool.append([numbered(each, size=100) for each in range(first, first + 5)])
+    damage(sorted(folder.glob("*.spool"))[1], HEADER_BYTES + 20)
+    refuse(monkeypatch, "unlink", errno.EACCES)
+    taken = [*spool.take(*EVERYTHING), *spool.take(*EVERYTHING)]
+    assert numbers(taken) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert [loss.records for _, loss in losses] == [5]
+
+
+def test_after_a_failed_write_whose_file_stays_the_next_one_succeeds(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses)
+    with monkeypatch.context() as patch:
+        refuse(patch, "pwrite", errno.EIO)
+        refuse(patch, "unlink", errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            spool.append([numbered(0)])
+    assert len([name for name in files(folder) if name.endswith(".spool")]) == 1
+    assert spool.append([numbered(1)])
+    spool.close()
+    spool = opened(folder, losses)
+    assert spool.adopt()
+    taken = spool.take_adopted(*EVERYTHING)
+    assert numbers(taken) == [1]
+    all_done(spool, taken)
+    spool.close()
+    assert files(folder) == []
+
+
+def test_a_set_is_not_kept_locked_if_it_cannot_be_listed(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    spool.close()
+    successor, scandir, calls = opened(folder, losses), os.scandir, itertools.count()
+
+    def fail_at_the_second(fd: int) -> object:
+        if next(calls) == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return scandir(fd)
+
+    monkeypatch.setattr(os, "scandir", fail_at_the_second)
+    with pytest.raises(OSError, match="Too many open files"):
+        successor.adopt()
+    assert successor.adopt()
+    assert numbers(successor.take_adopted(*EVERYTHING)) == [0]
+
+
+def test_records_on_a_disk_that_became_read_only_are_taken(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    open_file = os.open
+
+    def read_only(path: object, flags: int, *rest: int, **named: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return open_file(path, flags, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert numbers(spool.take(*EVERYTHING)) == [0]
+
+
+def test_a_folder_in_which_nothing_can_be_locked_does_not_fill_with_locks(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    spool = opened(folder, losses)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No locks available"):
+            spool.append([numbered(0)])
+    assert files(folder) == []
+
+
+def test_what_is_appended_together_can_be_read_whole(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file only the beginning is read."""
+    for module in (spool_module, spool_segments):
+        monkeypatch.setattr(module, "MAX_SEGMENT_BYTES", 2_000)
+    spool = opened(folder, losses)
+    assert spool.append([numbered(each, size=400) for each in range(8)]) == [], "it takes two files"
+    assert files(folder) == []
+    accepted = [bool(spool.append([numbered(each, size=400)])) for each in range(8)]
+    assert accepted == [True] * 8
+    assert max(path.stat().st_size for path in folder.iterdir()) <= 2_000
+    assert numbers(spool.take(*EVERYTHING)) == list(range(8))
+    assert losses == []
+
+
 # Damage.
 
 
@@ -375,6 +515,55 @@ def test_a_removed_segment_is_a_loss(folder: Path, losses: Losses) -> None:
     assert [loss.records for _, loss in losses] == [6]
     spool.append([numbered(7)])
     assert numbers(spool.take(*EVERYTHING)) == [7]
+
+
+def test_after_an_adopted_segment_was_removed_the_rest_is_sent_and_other_sets_follow(
+    folder: Path, losses: Losses, two_segments: list[Path]
+) -> None:
+    later = opened(folder, losses)
+    later.append([numbered(10)])
+    later.close()
+    spool = opened(folder, losses)
+    assert spool.adopt()
+    two_segments[0].unlink()
+    taken = spool.take_adopted(*EVERYTHING)
+    assert numbers(taken) == [5, 6, 7, 8, 9]
+    assert spool.has_adopted, "they are not done"
+    assert len(losses) == 1
+    all_done(spool, taken)
+    assert spool.adopt()
+    (removed,) = (path for path in folder.glob("*.spool"))
+    removed.unlink()
+    assert spool.take_adopted(*EVERYTHING) == []
+    assert not spool.has_adopted
+    spool.close()
+    assert files(folder) == []
+
+
+def test_files_of_others_are_left_alone(folder: Path, losses: Losses) -> None:
+    """Some pass the folder of a project."""
+    folder.mkdir(mode=0o700, parents=True)
+    names = ["uv.lock", ".lock", "notes.spool", "0" * 35 + ".lock", "x" * 36 + ".lock"]
+    for name in names:
+        (folder / name).write_text("mine")
+    spool = opened(folder, losses)
+    assert not spool.adopt()
+    spool.append([numbered(0)])
+    all_done(spool, spool.take(*EVERYTHING))
+    spool.close()
+    assert files(folder) == sorted(names)
+    assert {(folder / name).read_text() for name in names} == {"mine"}
+
+
+def test_a_lock_without_segments_is_removed(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    spool.forget()
+    for path in folder.glob("*.spool"):
+        path.unlink()
+    assert len(files(folder)) == 1
+    assert not opened(folder, losses).adopt()
+    assert files(folder) == []
 
 
 def test_a_removed_folder_is_created_again(folder: Path, losses: Losses) -> None:
