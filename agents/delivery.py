@@ -26,6 +26,7 @@ from aiokafka.errors import (
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
+    RecordListTooLargeError,
 )
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
@@ -39,8 +40,8 @@ Ticket = int
 Offered = tuple[Ticket, str, Message]
 """An event with its position and the name of its topic."""
 
-REFUSALS = (MessageSizeTooLargeError, InvalidMessageError, InvalidTopicError)
-"""Permanent errors that concern a single record."""
+REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidMessageError, InvalidTopicError)
+"""Permanent errors that concern a single record: one that is larger than a batch is a batch of its own."""
 
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.1, 5.0
 """Shortest and longest pause between attempts to connect, and between sessions without any acknowledgement."""

@@ -90,7 +90,7 @@ async def _run(
     capture = Capture(sealer, nodes, sessions, uuid7)
     counters = SdkCounters()
     cluster = cluster_fingerprint(*sorted(each.strip() for each in config.bootstrap.split(",")))
-    spool = Spool(config.folder / "spool", config.spool_bytes, cluster, counters.drop_damaged)
+    spool = Spool(config.folder / "spool", config.spool_bytes, cluster, lambda path, loss: journal.lost(path, loss))
     journal = Journal(
         spool,
         config.bootstrap,

@@ -30,7 +30,7 @@ from headrace.agents.gateway.record import TrajectoryEvent
 from headrace.agents.gateway.sealed import Sealer
 from headrace.agents.gateway.work_thread import WorkThread
 from headrace.agents.spool import Spool
-from headrace.agents.spool_frames import SpooledRecord
+from headrace.agents.spool_frames import Loss, SpooledRecord
 from headrace.agents.spool_segments import Segment, Taken
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import GatewayStatsReported
@@ -103,18 +103,18 @@ class Journal:
         """Nothing is written before :meth:`start`.
 
         Args:
-            spool: Of which this journal is the only user.
+            spool: Of which this journal is the only user; its ``on_loss`` calls :meth:`lost`.
             bootstrap: Kafka address, host:port.
             options: Further settings of the Kafka client, such as security.
-            counters: Where events are counted that the broker refuses.
+            counters: Where events are counted that are lost.
             source: CloudEvents source of the events.
             when_full: What to do with a call whose events fit nowhere.
             new_id: Makes ids of events, UUIDv7.
             sealer: Signs the notes of events; without it they are left out.
             memory_bytes: See :data:`MEMORY_BYTES`.
         """
-        self.holes = 0
-        """Number of events that are neither on disk nor in Kafka."""
+        self._unwritten = 0
+        self._damaged = 0
         self._spool = spool
         self._counters = counters
         self._source = source
@@ -167,6 +167,12 @@ class Journal:
         self._disk.stop()
 
     @property
+    def holes(self) -> int:
+        """Number of events that are neither on disk nor in Kafka: not written, refused by the broker, or damaged on
+        disk."""
+        return self._unwritten + self._damaged + self._counters.dropped().get(DropReason.REFUSED, 0)
+
+    @property
     def unacknowledged(self) -> int:
         """Number of events that Kafka has not acknowledged."""
         return self._delivery.pending + self._spool.waiting
@@ -200,9 +206,26 @@ class Journal:
         """
         if not events:
             return True
-        return await self.write(
-            [record for event in events if (record := self._record_of(event, now_ms)) is not None], len(events)
-        )
+        records, too_large = list[SpooledRecord](), list[str]()
+        for event in events:
+            record = self._record_of(event, now_ms)
+            size = len(record.value or b"")
+            if size <= MAX_REQUEST_BYTES:
+                records.append(record)
+            else:
+                too_large.append(f"{event.fact.TYPE} of {event.trajectory_id} has {size:,} bytes")
+        is_written = await self.write(records, len(records))
+        # Not before: a call that was refused is recorded again.
+        self._unwritten += len(too_large)
+        for what in too_large:
+            self._counters.drop(DropReason.OVERSIZE, f"{what}: Kafka takes at most {MAX_REQUEST_BYTES:,}")
+        return is_written
+
+    def lost(self, path: str, loss: Loss) -> None:
+        """Count what cannot be read of a file of the spool; called on the thread that reads it."""
+        self._counters.drop_damaged(path, loss)
+        if not loss.is_torn:  # of the end of a file that was being written nobody was told that it is recorded
+            self._damaged += loss.records
 
     async def write(self, records: Sequence[SpooledRecord], events: int) -> bool:
         """Make ``records``, of so many ``events``, durable; returns and raises as :meth:`record` does."""
@@ -214,11 +237,10 @@ class Journal:
             return True
         if self._when_full is WhenFull.STRICT:
             raise JournalFull
-        self.holes += events
+        self._unwritten += events
         return False
 
-    def _record_of(self, event: TrajectoryEvent, now_ms: int) -> SpooledRecord | None:
-        """Encode an event; one that no broker takes is counted, and is a hole."""
+    def _record_of(self, event: TrajectoryEvent, now_ms: int) -> SpooledRecord:
         envelope = Envelope(
             id=self._new_id(),
             type=event.fact.TYPE,
@@ -231,16 +253,8 @@ class Journal:
         if event.note is not None and event.seq is not None and self._sealer is not None:
             note = signed(event.note, self._sealer, event.trajectory_id, event.seq, message.value)
             message.headers.append((GATEWAY, note))
-        if len(message.value) <= MAX_REQUEST_BYTES:
-            topic = FEEDBACK if event.seq is None else EVENTS
-            return SpooledRecord(topic.name, message.key, message.value, tuple(message.headers))
-        self.holes += 1
-        self._counters.drop(
-            DropReason.OVERSIZE,
-            f"{event.fact.TYPE} of {event.trajectory_id} has {len(message.value):,} bytes: Kafka takes at most "
-            f"{MAX_REQUEST_BYTES:,}",
-        )
-        return None
+        topic = FEEDBACK if event.seq is None else EVENTS
+        return SpooledRecord(topic.name, message.key, message.value, tuple(message.headers))
 
     async def _write(self) -> None:
         """Write what has gathered, again and again: while the disk works, the next calls gather."""

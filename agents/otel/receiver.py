@@ -165,7 +165,7 @@ async def run_receiver(config: OtlpConfig, *, stop: asyncio.Event, ready: Callab
         config.folder / "spool",
         config.spool_bytes,
         cluster_fingerprint(*sorted(each.strip() for each in config.bootstrap.split(","))),
-        counters.drop_damaged,
+        lambda path, loss: journal.lost(path, loss),
     )
     journal = Journal(spool, config.bootstrap, {}, counters, source=SOURCE, new_id=uuid7)
     receiver = Receiver(config, journal, counters)

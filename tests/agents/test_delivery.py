@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import InvalidTimestampError, KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    InvalidMessageError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
 from headrace.agents import delivery as delivery_module
 from headrace.agents.counters import SdkCounters
@@ -35,6 +43,37 @@ class FailingProducer(AIOKafkaProducer):
 
     async def stop(self) -> None:
         self._closed = True  # nothing was started
+
+
+@pytest.mark.parametrize(
+    "error", [MessageSizeTooLargeError(), RecordListTooLargeError(), InvalidMessageError(), InvalidTopicError()]
+)
+async def test_a_refused_event_is_counted_and_those_after_it_are_sent(
+    error: KafkaError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters, taken, resolved = SdkCounters(), list[bytes](), list[int]()
+    delivery = EventDelivery("broker:9092", {}, counters, resolved.append)
+
+    class Refusing(FailingProducer):
+        async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+            self.error = error if value == b"1" else None
+            return await super().send(topic, key=key, value=value, headers=headers)
+
+    async def connect() -> FailingProducer:
+        return Refusing([], taken)
+
+    monkeypatch.setattr(delivery, "_connect", connect)
+    for ticket in range(3):
+        delivery.offer(ticket, EVENTS.name, Message(b"k", b"%d" % ticket, ()))
+    running = asyncio.create_task(delivery.run())
+    async with asyncio.timeout(20):
+        while delivery.pending:
+            await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert (taken, sorted(resolved)) == ([b"0", b"2"], [0, 1, 2])
+    assert (delivery.sent, delivery.pending_bytes, counters.dropped()) == (2, 0, {"refused": 1})
 
 
 @pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])

@@ -9,10 +9,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError
 
 from headrace.agents.counters import SdkCounters
+from headrace.agents.delivery import EventDelivery
 from headrace.agents.gateway.journal import Journal, JournalFull, WhenFull
 from headrace.agents.gateway.record import TrajectoryEvent
 from headrace.agents.spool import Spool
@@ -37,6 +41,26 @@ def event(trajectory_id: str, seq: int, size: int = 10) -> TrajectoryEvent:
 
 def unexpected(path: str, loss: Loss) -> None:
     raise AssertionError(f"{path}: {loss}")
+
+
+class PickyProducer(AIOKafkaProducer):
+    """A producer whose broker refuses what is larger than 4 kB. Only injects faults."""
+
+    def __init__(self, taken: list[bytes]) -> None:
+        super().__init__(bootstrap_servers=NOWHERE)
+        self.taken = taken
+
+    async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(value) > 4_000:
+            answer.set_exception(MessageSizeTooLargeError())
+        else:
+            self.taken.append(value)
+            answer.set_result(None)
+        return answer
+
+    async def stop(self) -> None:
+        self._closed = True  # nothing was started
 
 
 def spool_in(folder: Path, limit_bytes: int = 1 << 26) -> Spool:
@@ -149,6 +173,54 @@ async def test_an_event_that_no_broker_takes_is_a_counted_hole(tmp_path: Path) -
         assert await journal.record([event("t", 0), event("t", 1, MAX_REQUEST_BYTES), event("t", 2)], NOW_MS)
         assert journal.holes == 1
     assert places(left_in(tmp_path / "spool")) == {"t": [0, 2]}
+
+
+async def test_an_event_that_no_broker_takes_counts_once(tmp_path: Path) -> None:
+    """Its call may be refused several times."""
+    events = [event("t", 0, 30_000), event("t", 1, MAX_REQUEST_BYTES)]
+    async with running(spool_in(tmp_path / "strict", 20_000)) as journal:
+        for _ in range(3):
+            with pytest.raises(JournalFull):
+                await journal.record(events, NOW_MS)
+        assert journal.holes == 0, "nothing of the call was given up"
+        assert await journal.record(events[1:], NOW_MS)
+        assert (journal.holes, journal._counters.dropped()) == (1, {"oversize": 1})
+    async with running(spool_in(tmp_path / "open", 20_000), when_full=WhenFull.OPEN) as journal:
+        assert not await journal.record(events, NOW_MS)
+        assert journal.holes == 2
+
+
+async def test_an_event_that_the_broker_refuses_is_a_counted_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may take less than the largest one, and what the broker measures is compressed."""
+    taken: list[bytes] = []
+
+    async def connect(delivery: EventDelivery) -> PickyProducer:
+        return PickyProducer(taken)
+
+    monkeypatch.setattr(EventDelivery, "_connect", connect)
+    async with running(spool_in(tmp_path / "spool")) as journal:
+        assert await journal.record([event("t", 0), event("t", 1, 5_000), event("t", 2)], NOW_MS)
+        await until(lambda: not journal.unacknowledged)
+        assert (len(taken), journal.holes) == (2, 1)
+    assert left_in(tmp_path / "spool") == []
+
+
+async def test_an_event_that_cannot_be_read_from_the_disk_is_a_counted_hole(tmp_path: Path) -> None:
+    """But not one that was being written when the gateway was killed: nobody was told that it is recorded."""
+    for cut, holes in ((False, 3), (True, 0)):
+        folder = tmp_path / str(cut)
+        async with running(spool_in(folder)) as journal:
+            assert await journal.record([event("t", number) for number in range(3)], NOW_MS)
+        (segment,) = folder.glob("*.spool")
+        data = segment.read_bytes()
+        segment.write_bytes(data[:-1] if cut else data[:60] + bytes([data[60] ^ 1]) + data[61:])
+        lost: list[Loss] = []
+        spool = Spool(folder, 1 << 26, CLUSTER, lambda path, loss: (lost.append(loss), journal.lost(path, loss))[0])
+        async with running(spool) as journal:
+            await until(lambda: bool(lost))  # noqa: B023 - called in this iteration
+            assert journal.holes == holes
 
 
 async def test_no_event_overtakes_those_that_wait_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
