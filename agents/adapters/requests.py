@@ -6,6 +6,7 @@ What those readers refuse, such as images, is replaced by its name in brackets: 
 takes place anyway.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from headrace.agents.gateway.requests.read import read
 
 _DEPTH = 64
 """Deepest nesting that is read."""
+
+_VALUES = 250_000
+"""Most values that are read of one, which may contain itself."""
 
 # Not sets: what a program sends as a type may not be hashable.
 _TEXT_BLOCKS = ("text", "input_text", "output_text", "refusal")
@@ -109,16 +113,25 @@ def read_answer(api: Api, answer: dict[str, Any]) -> ReadAnswer:
     )
 
 
-def plain(value: Any, depth: int = _DEPTH) -> Any:
+def plain(value: Any) -> Any:
     """Return ``value`` with models and tuples as dicts and lists. Anything else that is not JSON becomes ``None``, so
     that no iterator is consumed."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", exclude_none=True, warnings=False)
-    if depth == 0 or not isinstance(value, (dict, list, tuple, str, int, float, bool)):
+    return _plain(value, _DEPTH, iter(range(_VALUES)))
+
+
+def _plain(value: Any, depth: int, places: Iterator[int]) -> Any:
+    if depth == 0 or next(places, None) is None:
         return None
+    if isinstance(value, BaseModel):
+        try:
+            value = value.model_dump(mode="json", exclude_none=True, warnings=False)
+        except Exception:  # noqa: BLE001 - what it holds cannot be serialised, or a serialiser of the host fails
+            return None
     if isinstance(value, dict):
-        return {key: plain(each, depth - 1) for key, each in value.items() if isinstance(key, str)}
-    return [plain(each, depth - 1) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _plain(each, depth - 1, places) for key, each in value.items() if isinstance(key, str)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, depth - 1, places) for each in value]
+    return value if isinstance(value, (str, int, float)) else None
 
 
 def _readable(api: Api, history: Any) -> Any:

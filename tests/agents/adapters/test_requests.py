@@ -7,8 +7,9 @@ import anthropic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, model_serializer
 
+from headrace.agents.adapters import requests
 from headrace.agents.adapters.conversations import MAX_KNOWN, Conversations, chain_of
 from headrace.agents.adapters.requests import plain, read_answer, read_request
 from headrace.agents.adapters.streamed_answers import STREAMS
@@ -147,3 +148,36 @@ def test_memory_is_bounded() -> None:
     for number in range(2 * MAX_KNOWN):
         conversations.add(number.to_bytes(4))
     assert len(conversations.known) == MAX_KNOWN
+
+
+def test_a_value_that_contains_itself_is_read_in_bounded_time() -> None:
+    """A client refuses to send it, and the failed call is recorded."""
+    loop: dict[str, Any] = {}
+    loop |= {"parent": loop, "children": [loop, loop]}
+    found = read_request(Api.CHAT, {"model": "m", "messages": [{"role": "user", "content": "Hi", "place": loop}]})
+    assert found.messages is not None
+    assert [each.text for each in found.messages] == ["Hi"]
+
+
+def test_a_long_value_is_read_up_to_a_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_VALUES", 5)
+    assert plain([1, {"a": 2}, [3]]) == [1, {"a": 2}, [None]]
+    assert plain([1, {"a": 2}, [3]]) == [1, {"a": 2}, [None]], "for each value anew"
+
+
+def test_a_model_that_cannot_be_serialised_is_left_out() -> None:
+    class Odd(BaseModel):
+        content: Any
+
+    class Failing(BaseModel):
+        content: str
+
+        @model_serializer
+        def fail(self) -> dict[str, Any]:
+            raise LookupError("of the host")
+
+    assert plain({"a": Odd(content=object()), "b": Failing(content="x"), "c": Odd(content="x")}) == {
+        "a": None,
+        "b": None,
+        "c": {"content": "x"},
+    }
