@@ -116,7 +116,7 @@ def read_event(envelope: Envelope, note: bytes, value: bytes, sealer: Sealer, *,
         if is_own and envelope.type in (ToolCalled.TYPE, ToolReturned.TYPE):
             tool = _tool(value)
             return ToolUse(envelope.time_ms, tool.call_id, tool.tool, envelope.type == ToolReturned.TYPE)
-    except (msgspec.MsgspecError, LookupError, TypeError) as error:
+    except (msgspec.MsgspecError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"{envelope.type} of {envelope.subject}: {error}") from error
     return None
 

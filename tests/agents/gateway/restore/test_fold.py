@@ -20,7 +20,7 @@ from headrace.agents.gateway.sealed import Sealer
 from headrace.agents.gateway.session_identity import SessionIdentity, Source
 from headrace.agents.gateway.sessions import SessionStore
 from headrace.agents.gateway.terms import TenantPolicy
-from headrace.schemas.events import EndStatus, ModelCalled, SubagentFinished, SubagentStarted, TrajectoryStarted
+from headrace.schemas.events import EndStatus, ModelCalled, SubagentFinished, SubagentStarted, ToolCalled, TrajectoryStarted
 from tests.agents.gateway.harness import ChatClient, Gateway, Reply, render, task, tool
 from tests.agents.gateway.restore.rebirth import SOURCE, fold_of, reborn, record_of, records_of
 
@@ -96,6 +96,19 @@ def test_a_changed_payload_is_not_believed() -> None:
     assert session is not None
     assert session.main is not None
     assert session.main.seq == 3, "its number is taken"
+
+
+def test_a_record_that_is_nested_too_deeply_only_takes_its_number() -> None:
+    """Other programs write to the topic, too, and one record must not keep a gateway from starting."""
+    client = agent(Gateway())
+    client.turn("one", "1")
+    records = records_of(client.gateway.log)
+    place = next(at for at, event in enumerate(client.gateway.log) if isinstance(event.fact, ToolCalled))
+    nested = b'{"call_id":"c","tool":"t","more":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    records[place] = replace(records[place], value=nested)
+    fold = fold_of(records)
+    assert (fold.events, fold.refused) == (3, 1)
+    assert fold.restore(NodeStore(10**9), SessionStore(100), Latest.OF_ALL).trajectories == 1
 
 
 def test_a_note_is_worth_nothing_beside_another_event() -> None:
