@@ -273,7 +273,9 @@ class Spool:
         size = 0
         while len(taken) < most and size < most_bytes and queue.segments:
             try:
-                if queue.segments[0] is self._writing:
+                if (first := queue.segments[0]) is self._writing:
+                    if first.held == first.records and first.open:
+                        break  # nothing is to be taken from it yet, and more may be added
                     self._complete()
                 found = queue.next(self._opened(create=True), self._cluster, self._on_loss)
                 if isinstance(found, Segment):

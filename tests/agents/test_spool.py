@@ -148,6 +148,28 @@ def test_records_that_the_caller_holds_are_on_disk_and_not_taken(folder: Path, l
     assert numbers(successor.take_adopted(*EVERYTHING)) == [4]
 
 
+def test_records_that_the_caller_holds_share_a_file_until_they_are_done(folder: Path, losses: Losses) -> None:
+    """A caller that looks for work now and then must not fill the folder with files."""
+    spool = opened(folder, losses)
+    held = []
+    for number in range(20):
+        held += spool.append([numbered(number)], held=True)
+        assert spool.take(*EVERYTHING) == []
+    assert len(list(folder.glob("*.spool"))) == 1
+    for segment in held:
+        spool.done(segment)
+    assert spool.take(*EVERYTHING) == []
+    assert list(folder.glob("*.spool")) == []
+    spool.append([numbered(20)], held=True)
+    assert spool.take(*EVERYTHING) == []
+    spool.append([numbered(21)])
+    assert numbers(spool.take(*EVERYTHING)) == [21]
+    spool.forget()
+    successor = opened(folder, losses)
+    assert successor.adopt()
+    assert numbers(successor.take_adopted(*EVERYTHING)) == [20, 21]
+
+
 def test_sets_are_adopted_oldest_first_by_one_process(folder: Path, losses: Losses) -> None:
     for number in range(3):
         spool = opened(folder, losses)

@@ -20,7 +20,14 @@ from headrace.agents.gateway.sealed import Sealer
 from headrace.agents.gateway.session_identity import SessionIdentity, Source
 from headrace.agents.gateway.sessions import SessionStore
 from headrace.agents.gateway.terms import TenantPolicy
-from headrace.schemas.events import EndStatus, ModelCalled, SubagentFinished, SubagentStarted, ToolCalled, TrajectoryStarted
+from headrace.schemas.events import (
+    EndStatus,
+    ModelCalled,
+    SubagentFinished,
+    SubagentStarted,
+    ToolCalled,
+    TrajectoryStarted,
+)
 from tests.agents.gateway.harness import ChatClient, Gateway, Reply, render, task, tool
 from tests.agents.gateway.restore.rebirth import SOURCE, fold_of, reborn, record_of, records_of
 
