@@ -211,6 +211,24 @@ def test_a_set_with_a_segment_of_another_cluster_is_left_alone(folder: Path, los
     assert not opened(folder, losses, cluster=ELSEWHERE).adopt()
 
 
+def test_a_set_stays_adopted_until_all_of_its_records_are_done(folder: Path, losses: Losses) -> None:
+    for number in range(2):
+        spool = opened(folder, losses)
+        spool.append([numbered(10 * number), numbered(10 * number + 1)])
+        spool.close()
+        time.sleep(0.002)  # sets sort by their millisecond
+    spool = opened(folder, losses)
+    taken: list[Taken] = []
+    for _ in range(4):
+        assert spool.adopt()
+        taken += spool.take_adopted(1, 1 << 20)
+    assert numbers(taken) == [0, 1]
+    all_done(spool, taken)
+    assert not spool.has_adopted
+    assert spool.adopt()
+    assert numbers(spool.take_adopted(*EVERYTHING)) == [10, 11]
+
+
 KILLED = """
 import os, sys, time
 from pathlib import Path
@@ -296,6 +314,19 @@ def test_a_full_spool_takes_all_records_or_none_and_more_once_some_are_done(fold
     taken = spool.take(3, 1 << 20)
     all_done(spool, taken)
     assert spool.append(records[written : written + 1])
+
+
+def test_an_append_of_a_part_ends_with_its_segment(folder: Path, losses: Losses) -> None:
+    size = len(frame_of(numbered(0, size=100)))
+    spool = opened(folder, losses, limit=16 * (HEADER_BYTES + 10 * size))
+    records = [numbered(each, size=100) for each in range(25)]
+    written = len(spool.append(records[:4], partly=True))
+    counts = []
+    while segments := spool.append(records[written:], partly=True):
+        counts.append(len(segments))
+        written += len(segments)
+    assert (counts, written) == ([6, 11, 4], 25)
+    assert numbers(spool.take(*EVERYTHING)) == list(range(25))
 
 
 def test_files_of_other_processes_count(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_what_a_chunk_lacks_does_not_end_the_answer() -> None:
     ]
     chunks = [said("We "), *odd, SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(content="have "))])]
     stream = ChatStream()
-    for each in (*chunks, chunk(SimpleNamespace(content="both."), index=None), *odd, chunk(None, finish_reason="stop")):
+    for each in (*chunks, chunk(SimpleNamespace(content="both."), index=None), chunk(None, finish_reason="stop"), *odd):
         stream.add(each)
     read = read_answer(Api.CHAT, stream.body())
     assert read.message is not None
