@@ -196,6 +196,26 @@ def test_a_response_that_is_cut_keeps_its_whole_items_and_the_text_that_had_begu
     assert (read.message.text, read.model, read.response_id) == ("one\ntw", "m", "r1")
 
 
+@pytest.mark.parametrize("kind", ["completed", "incomplete", "failed"])
+def test_a_response_that_is_whole_is_taken_as_it_is(kind: str) -> None:
+    stream = ResponseStream()
+    stream.add(SimpleNamespace(type="response.created", response={"id": "r1", "model": "m", "output": []}))
+    stream.add(SimpleNamespace(type="response.output_text.delta", delta="on"))
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}]}
+    whole = {"id": "r1", "model": "m", "output": [item], "status": kind, "usage": {"input_tokens": 3}}
+    stream.add(SimpleNamespace(type=f"response.{kind}", response=whole))
+    assert stream.body() == whole
+
+
+def test_a_response_of_which_no_text_had_begun_has_its_whole_items_alone() -> None:
+    stream = ResponseStream()
+    stream.add(SimpleNamespace(type="response.created", response={"id": "r1", "model": "m", "output": []}))
+    assert stream.body()["output"] == []
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    stream.add(SimpleNamespace(type="response.output_item.done", item=call))
+    assert stream.body()["output"] == [call]
+
+
 def test_a_tool_call_of_a_message_that_is_cut_keeps_its_text() -> None:
     stream = MessageStream()
     stream.add(SimpleNamespace(type="message_start", message={"role": "assistant"}))
