@@ -593,6 +593,55 @@ def test_after_an_adopted_segment_was_removed_the_rest_is_sent_and_other_sets_fo
     assert files(folder) == []
 
 
+@pytest.mark.parametrize("error", [0, errno.EIO])
+def test_a_file_that_cannot_be_read_stays_for_another_process(
+    folder: Path, losses: Losses, two_segments: list[Path], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """Because of the disk, or since others can write to it."""
+    spool = opened(folder, losses)
+    assert spool.adopt()
+    with monkeypatch.context() as patch:
+        if error:
+            refuse(patch, "open", error, "-000000.spool")
+        two_segments[0].chmod(0o600 if error else 0o666)
+        taken = spool.take_adopted(*EVERYTHING)
+        assert numbers(taken) == [5, 6, 7, 8, 9]
+        ((where, loss),) = losses
+        assert (where.startswith(str(two_segments[0])), loss.records) == (True, 0)
+        all_done(spool, taken)
+    assert not spool.has_adopted
+    two_segments[0].chmod(0o600)
+    assert not spool.adopt(), "it is not tried again and again"
+    spool.close()
+    assert len(files(folder)) == 2
+    successor = opened(folder, losses)
+    assert successor.adopt()
+    taken = successor.take_adopted(*EVERYTHING)
+    assert numbers(taken) == [0, 1, 2, 3, 4]
+    all_done(successor, taken)
+    successor.close()
+    assert files(folder) == []
+
+
+def test_an_own_file_that_cannot_be_read_is_counted_and_stays(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses, limit=16 * 600)
+    for first in (0, 5):
+        spool.append([numbered(each, size=100) for each in range(first, first + 5)])
+    with monkeypatch.context() as patch:
+        refuse(patch, "open", errno.EIO, "-000000.spool")
+        taken = spool.take(*EVERYTHING)
+    assert numbers(taken) == [5, 6, 7, 8, 9]
+    assert [loss.records for _, loss in losses] == [5]
+    all_done(spool, taken)
+    spool.close()
+    assert len(files(folder)) == 2
+    successor = opened(folder, losses)
+    assert successor.adopt()
+    assert numbers(successor.take_adopted(*EVERYTHING)) == [0, 1, 2, 3, 4]
+
+
 def test_files_of_others_are_left_alone(folder: Path, losses: Losses) -> None:
     """Some pass the folder of a project."""
     folder.mkdir(mode=0o700, parents=True)

@@ -183,6 +183,26 @@ def test_a_message_without_its_start_is_an_answer() -> None:
     assert (read.message.text, read.finish_reason) == ("Yes.", "end_turn")
 
 
+def test_blocks_of_a_message_have_the_order_of_their_indices_and_all_of_their_texts() -> None:
+    stream = MessageStream()
+    usage = {"input_tokens": 5, "output_tokens": 0}
+    stream.add(SimpleNamespace(type="message_start", message={"role": "assistant", "usage": usage}))
+    text, thinking = {"type": "text", "text": "Y"}, {"type": "thinking", "thinking": "", "signature": ""}
+    stream.add(SimpleNamespace(type="content_block_start", index=1, content_block=text))
+    stream.add(SimpleNamespace(type="content_block_start", index=0, content_block=thinking))
+    deltas = [(0, {"thinking": "Hm"}), (1, {"text": "es"}), (0, {"thinking": "."}), (0, {"signature": "s1"})]
+    for index, delta in deltas:
+        stream.add(SimpleNamespace(type="content_block_delta", index=index, delta=SimpleNamespace(**delta)))
+    last = SimpleNamespace(stop_reason="end_turn")
+    stream.add(SimpleNamespace(type="message_delta", delta=last, usage={"output_tokens": 3}))
+    found = stream.body()
+    assert found["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "s1"},
+        {"type": "text", "text": "Yes"},
+    ]
+    assert found["usage"] == {"input_tokens": 5, "output_tokens": 3}
+
+
 def test_a_response_that_is_cut_keeps_its_whole_items_and_the_text_that_had_begun() -> None:
     stream = ResponseStream()
     stream.add(SimpleNamespace(type="response.created", response={"id": "r1", "model": "m", "output": []}))
