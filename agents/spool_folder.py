@@ -61,11 +61,13 @@ class SpoolFolder:
         Raises :class:`SpoolUnusable` if it is not a folder of this user or others can write to it, and
         ``FileNotFoundError`` if it is missing.
         """
-        if create:
-            os.makedirs(path, mode=0o700, exist_ok=True)
         self.path = path
         try:
+            if create:
+                os.makedirs(path, mode=0o700, exist_ok=True)
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
+        except ValueError as error:
+            raise SpoolUnusable(f"{str(path)!r} is no path ({error}): pass a folder as spool_folder") from error
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 raise SpoolUnusable(f"{path} is a link or a file: pass a folder as spool_folder") from error

@@ -21,7 +21,7 @@ from headrace.agents import spool_segments
 from headrace.agents.spool import Spool
 from headrace.agents.spool_folder import STATE_VARIABLE, SpoolUnusable, default_folder
 from headrace.agents.spool_frames import HEADER_BYTES, Loss, SpooledRecord, cluster_fingerprint, frame_of
-from headrace.agents.spool_segments import Taken
+from headrace.agents.spool_segments import Taken, left_on_disk
 
 HERE, ELSEWHERE = cluster_fingerprint("here:9092"), cluster_fingerprint("elsewhere:9092")
 EVERYTHING = (1_000_000, 1 << 40)
@@ -559,6 +559,41 @@ def test_of_an_own_damaged_segment_the_exact_number_of_records_is_reported(folde
     assert [loss.records for _, loss in losses] == [6]
 
 
+def test_records_that_the_caller_holds_are_not_lost_with_their_file(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0), numbered(1)], [0, 1], held=True)
+    spool.append([numbered(2), numbered(3), numbered(4)], [2, 3, 4])
+    (segment,) = folder.glob("*.spool")
+    damage(segment, HEADER_BYTES + 20)
+    assert spool.take(*EVERYTHING) == []
+    assert (spool.waiting, spool.oldest_tag) == (0, None)
+    assert [loss.records for _, loss in losses] == [3]
+
+
+def test_what_is_on_disk_can_be_read_without_taking_it(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Loss] = []
+    assert list(left_on_disk(folder, HERE, found.append)) == []
+    assert not folder.exists()
+    for number, cluster in enumerate((HERE, ELSEWHERE, HERE, HERE)):
+        spool = opened(folder, losses, cluster=cluster)
+        spool.append([numbered(10 * number), numbered(10 * number + 1)])
+        time.sleep(0.002)  # sets sort by their millisecond
+    *_, removed, damaged = sorted(folder.glob("*.spool"))
+    damage(damaged, len(damaged.read_bytes()) - 1)
+    before = files(folder)
+
+    def numbers_left() -> list[int]:
+        return [int(record.headers[0][1]) for record in left_on_disk(folder, HERE, found.append)]
+
+    assert numbers_left() == [0, 1, 20, 21, 30]
+    assert [(loss.records, loss.is_torn) for loss in found] == [(1, False)]
+    assert files(folder) == before
+    refuse(monkeypatch, "open", errno.ENOENT, removed.name)
+    assert numbers_left() == [0, 1, 30], "Kafka has its records"
+
+
 def test_a_removed_segment_is_a_loss(folder: Path, losses: Losses) -> None:
     spool = opened(folder, losses)
     spool.append([numbered(each) for each in range(6)])
@@ -703,6 +738,23 @@ def test_a_folder_that_others_can_write_to_is_refused(folder: Path, losses: Loss
     with pytest.raises(SpoolUnusable, match="spool_folder"):
         opened(folder, losses).adopt()
     assert files(folder) == []
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path, losses: Losses, name: str) -> None:
+    spool = opened(tmp_path / name, losses)
+    with pytest.raises(SpoolUnusable, match="is no path"):
+        spool.append([numbered(0)])
+    with pytest.raises(SpoolUnusable, match="is no path"):
+        spool.adopt()
+
+
+def test_a_path_below_a_file_is_refused(tmp_path: Path, losses: Losses) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolUnusable, match="is a link or a file"):
+        opened(tmp_path / "file" / "spool", losses).append([numbered(0)])
+    with pytest.raises(SpoolUnusable, match="is a link or a file"):
+        opened(tmp_path / "file", losses).adopt()
 
 
 def test_a_folder_of_another_user_is_refused(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
