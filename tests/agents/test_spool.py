@@ -338,6 +338,80 @@ def test_files_of_other_processes_count(folder: Path, losses: Losses, monkeypatc
     assert other.append([numbered(1, size=4_000)])
 
 
+def test_space_that_others_free_is_found_while_a_segment_is_written(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "SCAN_S", 0.0)
+    one, other = opened(folder, losses, limit=8_000), opened(folder, losses, limit=8_000)
+    assert one.append([numbered(0, size=5_000)])
+    assert other.append([numbered(1, size=100)])
+    assert other.append([numbered(2, size=4_000)]) == []
+    all_done(one, one.take(*EVERYTHING))
+    assert other.append([numbered(2, size=4_000)])
+
+
+def test_own_files_count_once(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "SCAN_S", 0.0)
+    spool = opened(folder, losses, limit=8_000)
+    assert spool.append([numbered(0, size=3_000)])
+    assert spool.append([numbered(1, size=3_000)])
+
+
+def test_a_part_ends_once_its_values_have_the_bytes_asked_for(folder: Path, losses: Losses) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(each) for each in range(9)])  # values of 21 bytes
+    assert [numbers(spool.take(100, size)) for size in (1, 22, 42, 43)] == [[0], [1, 2], [3, 4], [5, 6, 7]]
+
+
+def test_a_system_that_writes_little_at_once(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
+    spool = opened(folder, losses)
+    for number in range(3):
+        assert spool.append([numbered(number)])
+    assert numbers(spool.take(*EVERYTHING)) == [0, 1, 2]
+    assert losses == []
+
+
+def test_a_file_whose_name_is_not_durable_is_not_on_disk(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses)
+    with monkeypatch.context() as patch:
+        refuse(patch, "fsync", errno.EIO)  # of the folder: the spool has its own for files
+        with pytest.raises(OSError, match="Input/output error"):
+            spool.append([numbered(0)])
+    assert list(folder.glob("*.spool")) == []
+    assert spool.append([numbered(1)])
+    assert numbers(spool.take(*EVERYTHING)) == [1]
+
+
+def test_nothing_is_added_to_a_file_that_could_not_be_restored(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    pwrite = os.pwrite
+
+    def write_some(fd: int, data: memoryview, at: int) -> int:
+        if len(data) > 10:
+            return pwrite(fd, data[:10], at)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", write_some)
+        refuse(patch, "ftruncate", errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            spool.append([numbered(1)])
+    assert spool.append([numbered(2)])
+    assert len(list(folder.glob("*.spool"))) == 2
+    spool.forget()
+    successor = opened(folder, losses)
+    assert successor.adopt()
+    assert numbers(successor.take_adopted(*EVERYTHING)) == [0, 2]
+    assert [(loss.records, loss.is_torn) for _, loss in losses] == [(1, True)]
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_a_full_spool(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     spool = opened(folder, losses)
