@@ -855,6 +855,21 @@ def test_links_are_not_followed(folder: Path, losses: Losses, tmp_path: Path) ->
     assert ["is a link" in sentence for sentence, _ in losses] == [True]
 
 
+def test_what_is_refused_is_closed(folder: Path, losses: Losses, two_segments: list[Path]) -> None:
+    def refused() -> int:
+        spool = opened(folder, losses)
+        folder.chmod(0o722)
+        with pytest.raises(SpoolUnusable):
+            spool.adopt()
+        folder.chmod(0o700)
+        two_segments[0].chmod(0o666)
+        assert not spool.adopt()
+        spool.close()
+        return len(os.listdir("/proc/self/fd"))
+
+    assert refused() == refused()
+
+
 def test_the_default_folder_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STATE_VARIABLE, "/var/state")
     assert default_folder() == Path("/var/state/headrace/spool")
