@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # Each alternative starts with a character of its own, or is possessive (++, *+), so that there is no backtracking.
 _TOKEN = re.compile(
-    rb"""(?P<space>\s++|--[^\n]*+(?:\n|\Z)|\#[!\x20][^\n]*+(?:\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)
+    rb"""(?P<space>\s++|--[^\n]*+(?:\n|\Z)|\#[!\x20][^\n]*+(?:\n|\Z)|/\*.*?\*/)
     |(?P<quoted>"(?:[^"\\]++|\\.|"")*+"|`(?:[^`\\]++|\\.|``)*+`|'(?:[^'\\]++|\\.|'')*+')
     |(?P<word>[A-Za-z0-9_\x80-\xff]++)
     |(?P<other>[().,=;{}:+*\-]|/(?!\*))""",

@@ -259,16 +259,17 @@ def _run(
             serving = await exits.enter_async_context(environment)
             await run_environment(rollouts, serving, sessions, room, stop=stop, tally=tally)
 
+    failed: Exception | None = None
     try:
         if bootstrap is None:
             asyncio.run(rolled_out())
         else:
             run_with_kafka(bootstrap, rolled_out)
     except* (EnvironmentUnusable, GatewayFailed) as errors:
-        print_line(str(tally))
-        first = errors.exceptions[0]
-        raise StackError(str(first)) from first
+        failed = errors.exceptions[0]  # raised here, some Pythons would put it into a group again
     print_line(str(tally))
+    if failed is not None:
+        raise StackError(str(failed)) from failed
 
 
 def _stop_on_signals() -> asyncio.Event:

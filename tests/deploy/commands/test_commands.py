@@ -123,7 +123,7 @@ def test_an_unavailable_broker_ends_the_command_with_an_error_that_names_the_set
         (["up", "--set", "asemble.max_open=1"], "names asemble, which is not a part"),
         (["up", "--set", "kafka.heap=1"], "kafka has no options"),
         (["up", "--set", "workers.rewards=5"], "rewards is 5. Allowed: table."),
-        (["up", "--set", "vllm.max_model_len=long"], "max_model_len is 'long'"),
+        (["up", "--set", "vllm.max_model_len=long"], 'max_model_len is "long". Allowed: whole number'),
         (["up", "--set", "sink.linger_s=-1"], "linger_s must be positive"),
         (["up", "--run", ""], "which is not up to 100 letters"),
         (["up", "--clickhouse", "host:8123"], "which is not http://host:port"),
