@@ -25,7 +25,7 @@ from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
 from headrace.schemas.kafka.clients import new_producer, retrieve, start_client, stop_producer
 from headrace.schemas.kafka.sending import OutgoingRecord, batched, send
-from headrace.schemas.kafka.transactions import decide_unmarked
+from headrace.schemas.kafka.transactions import begin_over, decide_unmarked
 from headrace.schemas.kafka.waits import STOP_S, within
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
@@ -168,9 +168,7 @@ class FencedProducer:
 
     async def _repeat_markers(self, ended: _Ended) -> None:
         """Commit once more, without records, where the last transaction and ``ended`` wrote."""
-        await self.kafka.begin_transaction()
-        for place in ended.places | self._last.places:
-            self.kafka._txn_manager.maybe_add_partition_to_txn(place)
+        await begin_over(self.kafka, ended.places | self._last.places)
         for offsets, group in ended.offsets or self._last.offsets:
             await self.kafka.send_offsets_to_transaction(offsets, group)
         await _ended(self.kafka.commit_transaction())

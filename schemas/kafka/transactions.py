@@ -24,10 +24,16 @@ async def decide_unmarked(producer: AIOKafkaProducer, partitions: Iterable[Topic
     transaction, but a broker that stops at that moment may omit the marker of a partition (Kafka 4.3.0); readers of the
     partition then wait until the producer's next transaction there. Markers are written with a short delay.
     """
+    await begin_over(producer, partitions)
+    await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+
+async def begin_over(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition]) -> None:
+    """Begin a transaction of the transactional, idle ``producer`` whose end is marked in ``partitions``, without
+    records."""
     await producer.begin_transaction()
     for partition in partitions:
         producer._txn_manager.maybe_add_partition_to_txn(partition)  # what its send does before the record itself
-    await (producer.commit_transaction() if commit else producer.abort_transaction())
 
 
 async def until_decided(bootstrap: str, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:

@@ -79,13 +79,18 @@ async def test_strict_a_full_spool_refuses_and_leaves_no_gap(
     assert assert_exact(events) == (3 if kind is CompletionsHttp else 1)
 
 
+async def refused_by_a_full(disk: Disk, gateway: RunningGateway) -> None:
+    """A call is answered; the next one is refused, and its events wait, because the disk is full."""
+    client = ChatHttp(gateway)
+    await client.turn("a")
+    disk.is_full = True
+    client.say("b")
+    assert (await gateway.post(client.path, client.body()))[0] == 503
+
+
 async def test_strict_nothing_is_sampled_while_events_wait(tmp_path: Path, disk: Disk) -> None:
     async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        client = ChatHttp(gateway)
-        await client.turn("a")
-        disk.is_full = True
-        client.say("b")
-        assert (await gateway.post(client.path, client.body()))[0] == 503
+        await refused_by_a_full(disk, gateway)
         sampled = len(engine.requests)
         for base in ("/s/s1", "/s/s2"):
             other = ChatHttp(gateway, base=base).say("c")
@@ -110,11 +115,7 @@ async def test_open_a_full_spool_answers_and_counts_holes(tmp_path: Path, disk: 
 
 async def test_what_waits_when_the_gateway_stops_is_written(tmp_path: Path, disk: Disk) -> None:
     async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        client = ChatHttp(gateway)
-        await client.turn("a")
-        client.say("b")
-        disk.is_full = True
-        assert (await gateway.post(client.path, client.body()))[0] == 503
+        await refused_by_a_full(disk, gateway)
         assert gateway.server._recorder.waiting == 1
         disk.is_full = False
     events = recorded_in(tmp_path)
@@ -124,11 +125,7 @@ async def test_what_waits_when_the_gateway_stops_is_written(tmp_path: Path, disk
 
 async def test_what_was_refused_is_written_once_there_is_room(tmp_path: Path, disk: Disk) -> None:
     async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        client = ChatHttp(gateway)
-        await client.turn("a")
-        disk.is_full = True
-        client.say("b")
-        assert (await gateway.post(client.path, client.body()))[0] == 503
+        await refused_by_a_full(disk, gateway)
         disk.is_full = False
         await until(lambda: gateway.server._recorder.waiting == 0)
     assert len(calls_in(recorded_in(tmp_path))) == 2
