@@ -241,7 +241,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
             Axis("calls_", "Calls since its start", Unit.COUNT),
             Axis("last_ms", "Last report", Unit.TIME),
         ),
-        section="Gateways",
+        section="Senders and engines",
         wide=True,
         empty=f"No gateway has reported in the last {GATEWAY_MINUTES} minutes: each does every ten seconds.",
     ),
