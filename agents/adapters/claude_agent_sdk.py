@@ -124,7 +124,8 @@ class RecordedClient(sdk.ClaudeSDKClient):  # type: ignore[misc]  # the library 
         self._run: ClaudeRun | None = None
 
     async def connect(self, prompt: Any = None) -> None:
-        """Connect, and begin a run."""
+        """Connect, and begin a run; one that has not ended ends."""
+        self._recording.end(self._run, None)
         run, self.options = self._recording.begin(self._given, self._task_id)
         try:
             with _current(run):

@@ -123,6 +123,8 @@ class ClaudeRun:
         if self._is_over:
             return
         self._is_over = True
+        for _, tool in self._tools.values():
+            tool.__exit__(asyncio.CancelledError, asyncio.CancelledError(), None)
         for tool_use_id, thread in list(self._subagents.items()):
             self._finish(tool_use_id, thread.status)
         self._flush(self._main)

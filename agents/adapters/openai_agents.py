@@ -25,9 +25,13 @@ from headrace.agents.adapters.requests import ReadAnswer, ReadRequest, plain, re
 from headrace.agents.adapters.runs import MAX_OPEN, Run, begin_run, library_of
 from headrace.agents.gateway.canonical import Api, BadRequest, call_of
 from headrace.agents.trajectory import CURRENT, Subagent, Trajectory
+from headrace.schemas.events import EndStatus
 
 with library_of("openai-agents"):
     from agents.tracing import Span, Trace, TracingProcessor
+
+_EXHAUSTED = "Max turns exceeded"
+"""The SDK's word in the span of an agent that has used up its turns."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,14 @@ class _Span:
     subagent: Subagent | None = None
     """That began with this span, and ends with it."""
     started: float = field(default_factory=perf_counter)
+    handled: BaseException | None = field(default_factory=sys.exception)
+    """Exception that the program was handling when the span began: it is not one of the span."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ends the span: the SDK ends it while its exception leaves it."""
+        error = sys.exception()
+        return None if error is self.handled else error
 
 
 @dataclass(slots=True)
@@ -50,8 +62,8 @@ class _Trace(_Span):
     """A trace in progress."""
 
     run: Run | None = None
-    handled: BaseException | None = None
-    """Exception that the program was handling when the trace began: it is not one of the trace."""
+    is_exhausted: bool = False
+    """Whether its agent has used up its turns. The SDK raises that only once a stream's trace has ended."""
 
 
 class HeadraceTracing(TracingProcessor):  # type: ignore[misc]  # the library may be absent where types are checked
@@ -81,7 +93,7 @@ class HeadraceTracing(TracingProcessor):  # type: ignore[misc]  # the library ma
             )
             if run.is_own:
                 run.trajectory.__enter__()  # tools find it with headrace.current()
-            self._add(trace.trace_id, _Trace(run.trajectory, "trace", run=run, handled=sys.exception()))
+            self._add(trace.trace_id, _Trace(run.trajectory, "trace", run=run))
 
     def on_trace_end(self, trace: Trace) -> None:
         """End the trace's own trajectory, with its last answer."""
@@ -89,9 +101,13 @@ class HeadraceTracing(TracingProcessor):  # type: ignore[misc]  # the library ma
             found = self._open.pop(trace.trace_id, None)
             if not isinstance(found, _Trace) or found.run is None or not found.run.is_own:
                 return
-            error = sys.exception()  # the SDK ends a trace while the run's exception leaves it
-            error = None if error is found.handled else error
-            found.run.end(error, self._recorder.last_answer(found.trajectory))
+            error = found.error
+            if error is not None:
+                self._recorder.stopped(found.trajectory, error)
+            if found.is_exhausted:
+                found.trajectory.end(EndStatus.TURNS_EXHAUSTED)
+            else:
+                found.run.end(error, self._recorder.last_answer(found.trajectory))
             found.trajectory.__exit__(None, None, None)
 
     def on_span_start(self, span: Span[Any]) -> None:
@@ -125,9 +141,13 @@ class HeadraceTracing(TracingProcessor):  # type: ignore[misc]  # the library ma
             elif found.kind == "function":
                 IN_TOOL.set(False)
                 self._record_tool(found, span)
-            elif found.subagent is not None:
-                error = sys.exception()
-                if error is None:
+            elif found.kind == "agent" and (span.error or {}).get("message") == _EXHAUSTED:
+                self._exhausted(found, span)
+            if found.subagent is not None:
+                error = found.error
+                if error is not None:
+                    self._recorder.stopped(found.trajectory, error)
+                elif found.trajectory.is_open:
                     found.trajectory.end(answer=self._recorder.last_answer(found.trajectory))
                 found.subagent.__exit__(None if error is None else type(error), error, None)
 
@@ -148,6 +168,14 @@ class HeadraceTracing(TracingProcessor):  # type: ignore[misc]  # the library ma
             owner.subagent = owner.trajectory.subagent(name, task_id=name)
             owner.trajectory = owner.subagent.__enter__()
 
+    def _exhausted(self, found: _Span, span: Span[Any]) -> None:
+        """Note that an agent has used up its turns."""
+        trace = self._open.get(span.trace_id)
+        if isinstance(trace, _Trace) and trace.trajectory is found.trajectory:
+            trace.is_exhausted = True
+        else:
+            found.trajectory.end(EndStatus.TURNS_EXHAUSTED)
+
     def _record_call(self, found: _Span, span: Span[Any]) -> None:
         """Record a model call from its span, because no wrapped client has."""
         data = span.span_data
@@ -166,7 +194,9 @@ class HeadraceTracing(TracingProcessor):  # type: ignore[misc]  # the library ma
         except BadRequest:
             return  # the next request has the result
         result = _error_of(span) if data.output is None and span.error is not None else data.output
-        self._recorder.returned(found.trajectory, data.name, arguments, result, failed=span.error is not None)
+        self._recorder.returned(
+            found.trajectory, data.name, arguments, result, failed=span.error is not None, error=found.error
+        )
 
 
 def _error_of(span: Span[Any]) -> str:

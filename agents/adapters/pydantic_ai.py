@@ -11,6 +11,7 @@ Needs the extra ``pydantic-ai``. Nothing is consumed or changed.
 """
 
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 
@@ -19,10 +20,13 @@ from headrace.agents.adapters.requests import ReadAnswer, read_answer, read_requ
 from headrace.agents.adapters.runs import Run, begin_run, library_of
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.raised import Raised
-from headrace.agents.trajectory import CURRENT, Subagent, Trajectory
+from headrace.agents.trajectory import CURRENT, Subagent, ToolCall, Trajectory
 
 with library_of("pydantic-ai"):
     from pydantic_ai.capabilities import AbstractCapability
+
+_TOOLS: ContextVar[dict[ToolCall, None]] = ContextVar("headrace_pydantic_ai_tools")
+"""Tool calls in progress of the run around the running code."""
 
 
 class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the library may be absent where types are checked
@@ -48,15 +52,20 @@ class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the l
         # Of the run, because streams are opened outside of the code that wrap_model_request surrounds.
         step = MODEL_STEP.set(None if trajectory is None else ModelStep(self._recorder, trajectory))
         inside = IN_TOOL.set(False)
+        tools: dict[ToolCall, None] = {}
+        outer_tools = _TOOLS.set(tools)
         try:
             result = await handler()
         except BaseException as error:
+            for call in list(tools):  # they are cancelled, but only once the run has ended
+                _return(tools, call, error)
             _end(run, error, None)
             raise
         else:
             _end(run, None, getattr(result, "output", None))
             return result
         finally:
+            _TOOLS.reset(outer_tools)
             IN_TOOL.reset(inside)
             MODEL_STEP.reset(step)
 
@@ -83,10 +92,17 @@ class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the l
         trajectory = CURRENT.get()
         if trajectory is None:
             return await handler(args)
+        tools = _TOOLS.get()
+        recorded = trajectory.tool(call.tool_name, args, call_id=call.tool_call_id).__enter__()
+        tools[recorded] = None
         inside = IN_TOOL.set(True)
         try:
-            with trajectory.tool(call.tool_name, args, call_id=call.tool_call_id) as recorded:
-                recorded.result = result = await handler(args)
+            recorded.result = result = await handler(args)
+        except BaseException as error:
+            _return(tools, recorded, error)
+            raise
+        else:
+            _return(tools, recorded, None)
             return result
         finally:
             IN_TOOL.reset(inside)
@@ -113,6 +129,13 @@ class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the l
         if not step.is_recorded:
             body = {"model": asked.model.model_name, "messages": list(_to_chat(asked.messages))}
             self._recorder.record(step.trajectory, read_request(Api.CHAT, body), answer, latency_s=latency_s, **extra)
+
+
+def _return(tools: dict[ToolCall, None], call: ToolCall, error: BaseException | None) -> None:
+    """Record that a tool call of ``tools`` returned, or that ``error`` ended it, unless it has ended."""
+    if call in tools:
+        del tools[call]
+        call.__exit__(None if error is None else type(error), error, None)
 
 
 def _end(run: Run | Subagent | None, error: BaseException | None, answer: Any) -> None:

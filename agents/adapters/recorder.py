@@ -166,15 +166,33 @@ class Recorder:
             conversations.sent(chain[-1])
 
     def returned(
-        self, trajectory: Trajectory, tool: str, arguments: dict[str, Any], result: Any, *, failed: bool
+        self,
+        trajectory: Trajectory,
+        tool: str,
+        arguments: dict[str, Any],
+        result: Any,
+        *,
+        failed: bool,
+        error: BaseException | None = None,
     ) -> None:
         """Record what a tool returned, as a framework reports it before the next request does: the result of the
-        first open call of ``tool`` with these ``arguments``. Without such a call nothing is recorded."""
+        first open call of ``tool`` with these ``arguments``. Without such a call nothing is recorded. ``error``: what
+        ended the tool instead of a result."""
         open_calls = self._memory.of(trajectory).open_calls
         for call_id, call in open_calls.items():
             if call.tool == tool and call.arguments == arguments:
-                _return_tool(open_calls.pop(call_id), result, failed=failed)
+                del open_calls[call_id]
+                if error is None:
+                    _return_tool(call, result, failed=failed)
+                else:
+                    call.__exit__(type(error), error, None)
                 return
+
+    def stopped(self, trajectory: Trajectory, error: BaseException) -> None:
+        """Record that ``error`` ended the tool calls of a trajectory that have not returned."""
+        open_calls = self._memory.of(trajectory).open_calls
+        while open_calls:
+            open_calls.popitem(last=False)[1].__exit__(type(error), error, None)
 
     def last_answer(self, trajectory: Trajectory) -> str | None:
         """Return the text of a trajectory's last answer; ``None`` if there is none, or if it calls tools."""

@@ -313,6 +313,34 @@ async def test_a_program_that_stops_reading(
     assert headrace.stats.dropped == {}
 
 
+async def test_a_tool_in_progress_ends_with_its_run(recording: Any, headrace: Headrace, notes: list[Note]) -> None:
+    async with aclosing(recording.query(prompt="go", transport=scripted_cli(run()))) as messages:
+        async for message in messages:
+            if fields_of(notes, "tool.called") and type(message).__name__ == "AssistantMessage":
+                break
+    assert kinds(in_order(notes)) == [
+        *("trajectory.started", "model.called", "tool.called", "tool.returned", "trajectory.ended"),
+    ]
+    (ended,) = fields_of(notes, "tool.returned")
+    assert (ended["call_id"], ended["status"], ended["error_class"]) == ("a44", "error", "aborted")
+    assert headrace.stats.dropped == {}
+
+
+async def test_another_connection_ends_the_run_of_the_first(
+    recording: Any, headrace: Headrace, notes: list[Note]
+) -> None:
+    client = recording.client(transport=scripted_cli(run(), run("46")))
+    await client.connect()
+    await client.query("go")
+    await read(client.receive_response())
+    await client.connect()
+    await client.disconnect()
+    first, second = by_trajectory(notes)
+    assert_run(in_order(first), "44")
+    assert kinds(second) == ["trajectory.started", "trajectory.ended"]
+    assert headrace.stats.dropped == {}
+
+
 async def test_a_run_inside_a_trajectory_belongs_to_it(recording: Any, headrace: Headrace, notes: list[Note]) -> None:
     with headrace.trajectory(task_id="order-17", agent="shop") as trajectory:
         async for _ in recording.query(prompt="go", transport=scripted_cli(run())):

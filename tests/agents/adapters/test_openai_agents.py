@@ -124,6 +124,61 @@ async def test_a_refused_call_ends_its_run(
     assert_failed(notes)
 
 
+class Stop(BaseException):
+    """What a tool raises that no library handles."""
+
+
+@WIRED
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("why", ["cancelled", "raised"])
+async def test_a_tool_that_is_stopped_is_recorded_as_such(
+    why: str, stream: bool, is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    from agents import Agent, Runner, function_tool
+
+    has_begun = asyncio.Event()
+
+    @function_tool  # type: ignore[untyped-decorator]
+    async def search(query: str) -> str:
+        has_begun.set()
+        if why == "raised":
+            raise Stop
+        await asyncio.sleep(60)
+        return query
+
+    seller = Agent(name="seller", model=model(headrace, endpoint, "chat", is_wrapped), tools=[search])
+    if stream:
+        result = Runner.run_streamed(seller, "boots in 44?")
+        running = result.run_loop_task
+        stop: Any = result.cancel
+    else:
+        running = asyncio.create_task(Runner.run(seller, "boots in 44?"))
+        stop = running.cancel
+    await has_begun.wait()
+    if why == "cancelled":
+        stop()
+    assert running is not None
+    await asyncio.wait([running])
+    assert running.cancelled() or isinstance(running.exception(), Stop)
+    await asyncio.sleep(0.01)  # the tool's own task is cancelled after the run's
+    assert kinds(notes) == ["trajectory.started", "model.called", "tool.called", "tool.returned", "trajectory.ended"]
+    assert (notes[3].fields["status"], notes[3].fields["error_class"]) == ("error", "aborted")
+    assert notes[4].fields["status"] == "aborted"
+
+
+@WIRED
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_run_that_uses_up_its_turns(
+    stream: bool, is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    from agents import MaxTurnsExceeded
+
+    with pytest.raises(MaxTurnsExceeded):
+        await answer_to("boots in 44?", agent(model(headrace, endpoint, "chat", is_wrapped)), stream=stream, max_turns=1)
+    assert kinds(notes) == ["trajectory.started", "model.called", "tool.called", "tool.returned", "trajectory.ended"]
+    assert notes[-1].fields["status"] == "turns_exhausted"
+
+
 @WIRED
 @APIS
 async def test_an_agent_as_a_tool_is_a_sub_agent_and_a_handoff_continues(

@@ -114,6 +114,28 @@ async def test_a_refused_call_ends_its_run(
 
 
 @WIRED
+async def test_a_tool_that_is_cancelled_ends_with_its_run(
+    is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    seller, has_begun = agent(headrace, model(headrace, endpoint, "chat", is_wrapped), tools=False), asyncio.Event()
+
+    @seller.tool_plain  # type: ignore[untyped-decorator]
+    async def search(query: str) -> None:
+        has_begun.set()
+        await asyncio.sleep(60)
+
+    running = asyncio.create_task(answer_to("boots in 44?", seller))
+    await has_begun.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert kinds(notes) == ["trajectory.started", "model.called", "tool.called", "tool.returned", "trajectory.ended"]
+    assert (notes[3].fields["status"], notes[3].fields["error_class"]) == ("error", "aborted")
+    assert notes[4].fields["status"] == "aborted"
+    assert headrace.stats.dropped == {}
+
+
+@WIRED
 async def test_a_run_inside_a_tool_is_a_sub_agent(
     is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
 ) -> None:
