@@ -154,6 +154,11 @@ class Calls:
                 task=call.task,
                 consent=call.consent,
             )
+            if plan.events and self._capture.opening(plan) is None:
+                # Not held: among them are events of other trajectories, which may go on before this call does.
+                self._recorder.record(_session(plan), plan.events)
+            else:
+                self._recorder.hold(_session(plan), plan.events)
             if plan.decision.outcome is not Outcome.REPLAY:
                 break
             if (replayed := await self._replay(call, plan, outlet)) is not None:
@@ -161,7 +166,6 @@ class Calls:
             # The call that this one repeats has failed meanwhile: it is sampled.
         self._metrics.began(call.api, plan.decision.outcome)
         ended = self._in_flight[plan.call_id] = asyncio.Event()
-        self._recorder.hold(_session(plan), plan.events)
         turn = _Turn(self, call, plan, model, outlet)
         try:
             return await turn.run()

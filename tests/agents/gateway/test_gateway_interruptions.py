@@ -222,6 +222,24 @@ async def test_a_retry_while_the_call_is_in_flight_waits_for_it(
     assert len(calls_in(recorded_in(tmp_path))) == 1
 
 
+async def test_a_retry_that_displaces_a_session_records_its_end(tmp_path: Path) -> None:
+    slow = Reply(WORDS, chunk_tokens=1, chunk_delay_s=0.02)
+    async with answering(slow) as engine, running_gateway(tmp_path, [engine.url], max_sessions=1) as gateway:
+        first, second = (ChatHttp(gateway, base=f"/s/{name}").say("hi") for name in ("first", "second"))
+        asking = [asyncio.create_task(first.ask())]
+        await until(lambda: engine.running == 1)
+        asking.append(asyncio.create_task(second.ask()))
+        await asking[0]
+        assert gateway.sessions == 2  # one too many, as long as both have a call in flight
+        await second.ask(headers=RETRY)
+        await asking[1]
+        assert (gateway.headers["x-headrace-outcome"], gateway.sessions) == ("replay", 1)
+    events = recorded_in(tmp_path)
+    assert [type(each.fact).__name__ for each in events if each.trajectory_id == events[0].trajectory_id] == [
+        *("TrajectoryStarted", "ModelCalled", "TrajectoryEnded"),
+    ]
+
+
 @STREAMED
 @pytest.mark.parametrize("kind", ALL)
 async def test_a_retry_of_a_call_that_fails_meanwhile_is_sampled(

@@ -16,10 +16,12 @@ import pytest
 
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.gateway.journal import WhenFull
+from headrace.agents.gateway.prompts import Prompts
 from headrace.agents.spool import Spool
+from headrace.agents.spool_frames import SpooledRecord
 from headrace.deploy.system.ports import free_port
 from tests.agents.gateway.http_clients import ALL, ChatHttp, CompletionsHttp, HttpClient
-from tests.agents.gateway.running import RunningGateway, assert_exact, calls_in, recorded_in, running_gateway
+from tests.agents.gateway.running import RunningGateway, assert_exact, calls_in, recorded, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import Reply, answering, until
 
 STREAMED = pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
@@ -241,6 +243,43 @@ async def gateway_process(engine: str, folder: Path) -> AsyncIterator[tuple[str,
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def test_no_number_of_a_trajectory_waits_for_the_call_of_its_sub_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, compose, written = Spool.append, Prompts.compose, list[SpooledRecord]()
+    has_begun, may_go_on = asyncio.Event(), asyncio.Event()
+
+    def appended(spool: Spool, records: Any, **how: Any) -> Any:
+        found = append(spool, records, **how)
+        written.extend(records)
+        return found
+
+    async def composed(prompts: Prompts, capture: Any, plan: Any, *rest: Any) -> Any:
+        if plan.session.session_id == "slow":
+            has_begun.set()
+            await may_go_on.wait()
+        return await compose(prompts, capture, plan, *rest)
+
+    monkeypatch.setattr(Spool, "append", appended)
+    monkeypatch.setattr(Prompts, "compose", composed)
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+
+        async def ask(session: str, **parent: str) -> None:
+            client = ChatHttp(gateway, base="", headers={"x-session-id": session} | parent).say(f"I am {session}")
+            await client.ask()
+
+        await ask("main")
+        parent = {"x-parent-session-id": "main"}
+        asking = asyncio.create_task(ask("slow", **parent))
+        await has_begun.wait()
+        await ask("fast", **parent)
+        before = [recorded(each) for each in written]  # what a kill would leave now
+        may_go_on.set()
+        await asking
+    main = [each.seq for each in before if each.trajectory_id == before[0].trajectory_id]
+    assert main == [*range(4)]  # its start, its call, and the starts of both sub-agents
 
 
 async def test_no_answer_that_arrived_is_lost_when_the_gateway_is_killed(tmp_path: Path) -> None:
