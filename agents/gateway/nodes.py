@@ -9,13 +9,13 @@ A request is matched by hashing its messages one after the other; the deepest no
 Answers with the same text under the same key (several choices, or two sessions with the same beginning) are *variants*
 of one another. An id that the gateway minted chooses among them, then the session, then the newest.
 
-Nodes are kept up to a number of bytes; the least recently used is forgotten first, and never before its descendants.
-A node that is forgotten costs a new segment, never a wrong token.
+Nodes are kept up to a number of bytes; then the tenant whose nodes have the most bytes loses its least recently used
+one, and none before its descendants. A node that is forgotten costs a new segment, never a wrong token.
 """
 
 import hashlib
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,8 +176,11 @@ class NodeStore:
         """Memory of all nodes now."""
         self._max_bytes = max_bytes
         self._slots: dict[bytes, list[Node]] = {}
-        self._by_call: OrderedDict[tuple[bytes, int], Node] = OrderedDict()
-        """Least recently used first."""
+        self._by_call: dict[tuple[bytes, int], Node] = {}
+        self._by_tenant: dict[str, OrderedDict[tuple[bytes, int], Node]] = {}
+        """The same, each tenant's least recently used first."""
+        self._bytes_of: Counter[str] = Counter()
+        """Memory of each tenant's nodes."""
 
     def __len__(self) -> int:
         return len(self._by_call)
@@ -290,11 +293,12 @@ class NodeStore:
             hash=running,
             delivered=answer.delivered,
         )
-        if (displaced := self._by_call.pop(node.place, None)) is not None:
+        if (displaced := self._by_call.get(node.place)) is not None:
             self._forget(displaced)
         self._slots.setdefault(slot, []).append(node)
-        self._by_call[node.place] = node
+        self._by_call[node.place] = self._by_tenant.setdefault(tenant, OrderedDict())[node.place] = node
         self.bytes += node.bytes
+        self._bytes_of[tenant] += node.bytes
         if base is not None:
             base.children += 1
         self.touch(node)
@@ -305,8 +309,8 @@ class NodeStore:
         """Mark ``node`` as used, and its ancestors after it: none of them is forgotten before it."""
         current: Node | None = node
         while current is not None:
-            if current.place in self._by_call:
-                self._by_call.move_to_end(current.place)
+            if self._by_call.get(current.place) is current:
+                self._by_tenant[current.tenant].move_to_end(current.place)
             current = current.parent
 
     def _variant(
@@ -333,10 +337,15 @@ class NodeStore:
 
     def _shrink(self) -> None:
         while self.bytes > self._max_bytes and self._by_call:
-            self._forget(self._by_call.popitem(last=False)[1])
+            largest = max(self._bytes_of, key=self._bytes_of.__getitem__)
+            self._forget(next(iter(self._by_tenant[largest].values())))
 
     def _forget(self, node: Node) -> None:
+        del self._by_call[node.place], self._by_tenant[node.tenant][node.place]
         self.bytes -= node.bytes
+        self._bytes_of[node.tenant] -= node.bytes
+        if not self._by_tenant[node.tenant]:
+            del self._by_tenant[node.tenant], self._bytes_of[node.tenant]
         variants = self._slots[node.slot]
         variants.remove(node)
         if not variants:

@@ -77,6 +77,18 @@ def test_tokens_are_those_of_all_answers_up_to_the_node() -> None:
     assert second.length == len(second.token_ids())
 
 
+def test_no_tenant_loses_answers_because_another_has_many() -> None:
+    tree = Tree(max_bytes=20_000)
+    small = tree.sample(user("1"), answer=assistant("a"), tenant="small")
+    large = [tree.sample(user(str(n)), answer=assistant("b"), tenant="large") for n in range(100)]
+    assert tree.match(user("1"), assistant("a"), tenant="small").node is small
+    kept = [tree.match(user(str(n)), assistant("b"), tenant="large").node is node for n, node in enumerate(large)]
+    assert kept == sorted(kept)  # of these the latest
+    assert any(kept)
+    assert not all(kept)
+    assert tree.store.bytes == sum(tree.store._bytes_of.values()) <= 20_000
+
+
 def test_an_unknown_answer_below_a_known_one_is_an_edit() -> None:
     tree = Tree()
     a = assistant("a")
