@@ -41,11 +41,12 @@ def record_tools(session: Any, current: Callable[[], Trajectory], quietly: Quiet
         try:
             result = await call_tool(name, arguments, *rest, **options)
         except BaseException as error:
-            if _code_of(error) in _TIMEOUTS:
-                call.error(ToolErrorClass.TIMEOUT, str(error))
-                call.__exit__(None, None, None)
-            else:
-                call.__exit__(type(error), error, None)
+            known: BaseException | None = error
+            with quietly:
+                if _code_of(error) in _TIMEOUTS:
+                    call.error(ToolErrorClass.TIMEOUT, str(error))
+                    known = None
+            call.__exit__(None if known is None else type(known), known, None)
             raise
         finally:
             IN_TOOL.reset(inside)

@@ -111,3 +111,21 @@ async def test_a_result_that_cannot_be_read_reaches_the_caller(headrace: Headrac
         assert await headrace.wrap(Session()).call_tool("search") == 7
     assert kinds(notes) == ["trajectory.started", *CALL, "trajectory.ended"]
     assert headrace.stats.dropped == {"internal": 1}
+
+
+async def test_an_error_that_cannot_be_read_reaches_the_caller(headrace: Headrace, notes: list[Note]) -> None:
+    class Failure(Exception):
+        @property
+        def error(self) -> Any:
+            raise RuntimeError("not now")
+
+    class Session:
+        async def call_tool(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+            raise Failure
+
+    async with headrace.trajectory(task_id="order-17", agent="checkout"):
+        with pytest.raises(Failure):
+            await headrace.wrap(Session()).call_tool("search")
+    assert kinds(notes) == ["trajectory.started", *CALL, "trajectory.ended"]
+    assert fields_of(notes, "tool.returned")[0]["error_class"] == "environment"
+    assert headrace.stats.dropped == {"internal": 1}
