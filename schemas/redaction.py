@@ -25,7 +25,7 @@ _LONGEST_WORD = 15
 always replaced."""
 
 _SECRET_NAME = (
-    r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|"
     r"auth[_-]?token|access[_-]?token|session[_-]?token|security[_-]?token)s?"
 )
 _HEADER_NAME = r"(?:proxy-)?authorization|x-[\w-]{0,64}key"
@@ -33,6 +33,8 @@ _IS_SECRET_NAME = re.compile(
     rf"(?:\A|_|-|\.)(?:{_SECRET_NAME}|token|authorization|credentials?|pass|clickhouse-key)(?<!clickhouse_secrets)\Z|\Ax-[\w-]{{0,64}}key\Z",
     re.IGNORECASE,
 )
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Between the words of a name such as ``clientSecret``."""
 _IS_SECRET_PARAMETER = re.compile(rf"{_SECRET_NAME}|token|key|sig|auth|credential|pass", re.IGNORECASE)
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://")
@@ -149,7 +151,8 @@ def holds_secret(text: str) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Return whether a setting or variable of this name holds a secret."""
-    return bool(_IS_SECRET_NAME.search(name)) and name != "PWD"  # the shell's working directory
+    words = _WORDS.sub("_", name) if not name.islower() else name
+    return bool(_IS_SECRET_NAME.search(words)) and name != "PWD"  # the shell's working directory
 
 
 def remember_secrets(value: Any) -> None:

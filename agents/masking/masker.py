@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from headrace.agents.masking.folding import folded, visible
 from headrace.agents.masking.linear import Span
 from headrace.agents.masking.presets import Preset
 from headrace.agents.masking.settings import FAILED, FAILED_TEXT, FUNCTION, Masking
@@ -109,7 +110,7 @@ class EventMask:
 
     def is_secret(self, name: str) -> bool:
         """Return whether values under ``name`` in an object must be hidden."""
-        return self._hides_api_keys and is_secret_name(name)
+        return self._hides_api_keys and is_secret_name(name if name.isascii() else folded(name))
 
     def secret(self) -> str:
         """Return what replaces a value under the name of a secret."""
@@ -182,8 +183,9 @@ class EventMask:
         if not text:
             return shown, counts
         try:
+            shown = self._without_presets(text, counts)
             for rule in self._masking.rules:
-                if spans := rule.spans(shown, self._spend):
+                if not rule.is_preset and (spans := rule.spans(shown, self._spend)):
                     shown = _replaced(shown, spans, f"[{rule.kind}]")
                     counts[rule.kind] += len(spans)
             function = self._masking.function
@@ -201,6 +203,17 @@ class EventMask:
             self._fail(f"it raised {type(error).__name__}")
             return FAILED_TEXT, Counter({FAILED: 1})
         return shown, counts
+
+    def _without_presets(self, text: str, counts: Counter[str]) -> str:
+        """Return ``text`` without what the presets find, which is added to ``counts``. Of a text in which they find
+        something, invisible characters are left out, too: one may stand in the middle of it."""
+        searched = text if text.isascii() else folded(text)
+        shown = text if len(searched) == len(text) else visible(text)
+        for rule in self._masking.rules:
+            if rule.is_preset and (spans := rule.spans(searched, self._spend)):
+                shown, searched = (_replaced(each, spans, f"[{rule.kind}]") for each in (shown, searched))
+                counts[rule.kind] += len(spans)
+        return shown if counts else text
 
     def _fail(self, why: str) -> None:
         self.failure = self.failure or why

@@ -41,6 +41,9 @@ class Rule:
     """Whether ``hints`` are looked for without regard to case."""
     accept: Callable[[re.Match[str]], Span | None] = whole
     """Part of a match that is hidden; ``None``: none."""
+    is_preset: bool = True
+    """Whether it belongs to a preset, which is looked for in the :func:`~headrace.agents.masking.folding.folded` text.
+    """
 
     def spans(self, text: str, spend: Callable[[int], None]) -> list[Span]:
         """Return the parts of ``text`` to hide; ``spend`` as in :meth:`LinearPattern.spans`."""
@@ -52,7 +55,10 @@ class Rule:
 
 
 # Local part and domain: a possessive repeat ends at the first character that does not belong to it.
-_EMAIL = linear(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}+@[\w-]{1,63}+(?:\.[\w-]{1,63}+){1,8}+")
+_DOMAIN: Final = r"[\w-]{1,63}+(?:\.[\w-]{1,63}+){1,8}+"
+_EMAIL = linear(rf"[\w.!#$%&'*+/=?^`{{|}}~-]{{1,64}}+@{_DOMAIN}")
+# The @ as it is in URLs, once or twice, in HTML, and in JSON.
+_ENCODED_EMAIL = linear(rf"[\w.!$'*+^`{{|}}~-]{{1,64}}+(?:%(?:25){{0,2}}40|&#(?:64|x40);|\\u0040){_DOMAIN}")
 
 _KEYS: Final = (
     ("sk-", r"sk-[\w-]{16,512}+"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
@@ -92,12 +98,14 @@ _KEYS: Final = (
 
 _PROVIDER_KEY = linear(rf"(?<![0-9A-Za-z])(?:{'|'.join(form for _, form in _KEYS)})", re.ASCII)
 _PRIVATE_KEY = linear(
-    r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY-----[^-]{0,8192}+(?:-----END [A-Z0-9 ]{0,32}PRIVATE KEY-----)?"
+    r"-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----"
+    r"[^-]{0,64}+(?:-{1,4}+[^-]{1,64}+){0,8}+[^-]{0,8192}+"  # first headers, such as DEK-Info: AES-128-CBC
+    r"(?:-----END [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----)?"
 )
 _USER_INFO = linear(r"://[^\s/?#\"<>@]{1,1024}+@")
 
 # The lookbehinds follow the digit, because the matcher searches a first character much faster than a lookbehind.
-_CARD = linear(r"[2-6](?<![0-9][2-6])(?<![0-9][.,][2-6])(?:[ \u00a0-]?+[0-9]){12,18}+")
+_CARD = linear(r"[2-6](?<![0-9][2-6])(?<![0-9]\.[2-6])(?:[ -]?+[0-9]){12,18}+")
 _NETWORKS = re.compile(
     r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
     r"|5[1-5][0-9]{14}|2(?:22[1-9]|2[3-9][0-9]|[3-6][0-9]{2}|7[01][0-9]|720)[0-9]{12}"  # Mastercard
@@ -109,7 +117,7 @@ _NETWORKS = re.compile(
 _SHORTEST_CARD: Final = 13
 _DIGIT = re.compile(r"[0-9]")
 _DIGITS: Final = frozenset("0123456789")
-_WITHOUT_SEPARATORS = str.maketrans("", "", " \u00a0-")
+_WITHOUT_SEPARATORS = str.maketrans("", "", " -")
 _DOUBLED = str.maketrans("0123456789", "0246813579")
 """Digits of a doubled digit, added."""
 
@@ -118,12 +126,13 @@ def rules_of(preset: Preset) -> tuple[Rule, ...]:
     """Return the rules of a preset."""
     match preset:
         case Preset.EMAIL:
-            return (Rule(preset, _EMAIL, ("@",)),)
+            encoded = Rule(preset, _ENCODED_EMAIL, ("%40", "%2540", "%252540", "&#64;", "&#x40;", "\\u0040"))
+            return (Rule(preset, _EMAIL, ("@",)), encoded)
         case Preset.API_KEY:
             assigned = (Rule(preset, trusted(form), hints, True, _after_name) for form, hints in SECRET_FORMS)
             return (
                 Rule(preset, _PROVIDER_KEY, tuple(hint for hint, _ in _KEYS)),
-                Rule(preset, _PRIVATE_KEY, ("PRIVATE KEY-----",)),
+                Rule(preset, _PRIVATE_KEY, ("PRIVATE KEY",)),
                 Rule(preset, _USER_INFO, ("://",), accept=_user_info),
                 *assigned,
             )

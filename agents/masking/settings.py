@@ -62,7 +62,7 @@ class Masking:
         for kind, pattern in self.patterns.items():
             if not 0 < len(kind) <= MAX_NAME or kind in (*Preset, FUNCTION, FAILED):
                 raise ValueError(f"a pattern is called {kind!r}: expected another name, of 1 to {MAX_NAME} characters")
-            rules.append(Rule(kind, linear(pattern)))
+            rules.append(Rule(kind, linear(pattern), is_preset=False))
         if not self.limit_s > 0:
             raise ValueError(f"limit_s is {self.limit_s}: expected more than 0 seconds")
         if self.key is not None and len(self.key) < MIN_KEY_BYTES:

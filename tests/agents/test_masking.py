@@ -83,6 +83,28 @@ def content(event: Encoded) -> dict[str, Any]:
             "4111 1111 1111 1112, 1795260264512, 0.4111111111111111",
             "4111 1111 1111 1112, 1795260264512, 0.4111111111111111",
         ),
+        # Lines of CSV and arrays of JSON.
+        ("17,4111111111111111,12/27", "17,[payment_card],12/27"),
+        ("[5,4111111111111111]", "[5,[payment_card]]"),
+        # Encoded for a URL, once and twice, for HTML and for JSON.
+        ("https://x/?to=ada%40mill.example&n=1", "https://x/?to=[email]&n=1"),
+        ("ada%2540mill.example ada&#64;mill.example", "[email] [email]"),
+        (r"ada\u0040mill.example and 40%40 off", "[email] and 40%40 off"),
+        # Other scripts, and forms of ASCII.
+        ("ａda＠mill。example", "[email]"),
+        ("４１１１１１１１１１１１１１１１, ٤١١١ ١١١١ ١١١١ ١١١١", "[payment_card], [payment_card]"),
+        ("4111\u202f1111\u20091111\u00a01111 4111–1111‑1111—1111", "[payment_card] [payment_card]"),
+        ("password：hunter2", "password：[api_key]"),
+        # Invisible characters are left out of a text in which something is hidden, and of no other.
+        ("a\u00adda\u200b@mill.\u2060example 👩\u200d🚀", "[email] 👩🚀"),
+        ("👩\u200d🚀 ４ — \u00a0", "👩\u200d🚀 ４ — \u00a0"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A\n\nMII=\n"
+            "-----END RSA PRIVATE KEY-----\nend",
+            "[api_key]\nend",
+        ),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQO=\n-----END PGP PRIVATE KEY BLOCK-----", "[api_key]"),
+        ("SECRET_KEY=q7 secretKey: q7", "SECRET_KEY=[api_key] secretKey: [api_key]"),
     ],
 )
 def test_presets_hide_and_leave_alone(text: str, shown: str) -> None:
@@ -275,6 +297,19 @@ def test_values_under_the_name_of_a_secret_are_hidden() -> None:
         "password": ["[api_key]", "[api_key]"],
         "max_tokens": 5,
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("clientSecret", "SecretAccessKey", "SessionToken", "refreshToken", "userPassword", "openaiApiKey"),
+        *("SECRET_KEY", "secretKey", "ｐａｓｓｗｏｒｄ"),
+    ],
+)
+def test_names_of_secrets_are_known_in_any_spelling(name: str) -> None:
+    arguments = {name: "q7", "maxTokens": 5, "isSecretive": "q8"}
+    event = content(encoded(ToolCalled, {"call_id": "c", "tool": "t", "arguments": arguments}, Masker(Masking())))
+    assert event["arguments"] == {name: "[api_key]", "maxTokens": 5, "isSecretive": "q8"}
 
 
 def test_an_exception_is_masked_before_it_is_cut(headrace: Headrace, notes: list[Note]) -> None:

@@ -174,7 +174,9 @@ async def test_a_run_that_uses_up_its_turns(
     from agents import MaxTurnsExceeded
 
     with pytest.raises(MaxTurnsExceeded):
-        await answer_to("boots in 44?", agent(model(headrace, endpoint, "chat", is_wrapped)), stream=stream, max_turns=1)
+        await answer_to(
+            "boots in 44?", agent(model(headrace, endpoint, "chat", is_wrapped)), stream=stream, max_turns=1
+        )
     assert kinds(notes) == ["trajectory.started", "model.called", "tool.called", "tool.returned", "trajectory.ended"]
     assert notes[-1].fields["status"] == "turns_exhausted"
 

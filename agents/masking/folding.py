@@ -1,0 +1,62 @@
+"""Characters of any script → those of ASCII that they stand for, so that presets find what is written in them.
+
+４１１１ ada＠mill。example  →  4111 ada@mill.example
+"""
+
+import unicodedata
+from collections.abc import Callable
+from typing import Final
+
+PIECE: Final = 16_384
+"""Characters that are folded in one step of the interpreter."""
+
+_DOTS: Final = "\u3002\uff61"
+"""Full stops that domain names may be written with (RFC 3490), beside those that are forms of ASCII's."""
+
+
+class _Table(dict[int, int | None]):
+    """What ``str.translate`` makes of characters, computed when one occurs first."""
+
+    def __init__(self, form_of: Callable[[str], int | None]) -> None:
+        self._form_of = form_of
+
+    def __missing__(self, code: int) -> int | None:
+        form = self[code] = self._form_of(chr(code))
+        return form
+
+
+def folded(text: str) -> str:
+    """Return ``text`` with forms of ASCII characters, digits, spaces and hyphens as those of ASCII, and without
+    invisible characters: as long as :func:`visible` of it."""
+    return _translated(text, _FOLDED)
+
+
+def visible(text: str) -> str:
+    """Return ``text`` without invisible characters, such as zero-width spaces and soft hyphens."""
+    return _translated(text, _VISIBLE)
+
+
+def _translated(text: str, table: _Table) -> str:
+    return "".join(text[at : at + PIECE].translate(table) for at in range(0, len(text), PIECE))
+
+
+def _folded(character: str) -> int | None:
+    if (digit := unicodedata.decimal(character, None)) is not None:
+        return ord("0") + digit
+    match unicodedata.category(character):
+        case "Cf":
+            return None
+        case "Zs":
+            return ord(" ")
+        case "Pd":
+            return ord("-")
+    plain = "." if character in _DOTS else unicodedata.normalize("NFKC", character)
+    return ord(plain) if len(plain) == 1 and plain.isascii() else ord(character)
+
+
+def _visible(character: str) -> int | None:
+    return None if unicodedata.category(character) == "Cf" else ord(character)
+
+
+_FOLDED: Final = _Table(_folded)
+_VISIBLE: Final = _Table(_visible)
