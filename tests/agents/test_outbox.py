@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.agents import outbox as outbox_module
 from headrace.agents.counters import SdkCounters
 from headrace.agents.delivery import EventDelivery
 from headrace.agents.outbox import ADOPT_S, COMMIT_S, RETRY_S, SPOOL_AFTER_S, Outbox
 from headrace.agents.spool import Spool
-from headrace.agents.spool_frames import cluster_fingerprint
+from headrace.agents.spool_frames import Loss, cluster_fingerprint
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message
@@ -232,6 +233,80 @@ def test_an_event_that_no_broker_takes_is_dropped_instead_of_written(process: Pr
     process.emit(1, size=MAX_REQUEST_BYTES + 1)
     assert process.counters.dropped() == {"refused": 1}
     process.check()
+
+
+def test_the_largest_event_that_a_broker_takes_is_written(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_REQUEST_BYTES", 100)
+    process.emit(QUEUE_SIZE // 2)
+    process.emit(1, size=100)
+    assert process.counters.dropped() == {}
+    process.emit(1, size=101)
+    assert process.counters.dropped() == {"refused": 1}
+
+
+def test_later_events_wait_behind_what_is_in_flight_once_that_is_on_disk(process: Process) -> None:
+    process.emit(3)
+    process.delivery.hand_over(3)
+    process.pass_time(2 * SPOOL_AFTER_S)
+    process.emit(2)
+    assert (process.delivery.pending, process.outbox.spooled) == (3, 0)
+    process.pass_time(COMMIT_S)
+    assert (process.delivery.pending, process.outbox.spooled) == (3, 2)
+
+
+def test_no_event_overtakes_those_of_a_spool_that_has_become_full(tmp_path: Path) -> None:
+    process = Process(tmp_path / "spool", Clock(), limit=1_000)
+    process.emit(QUEUE_SIZE // 2)
+    assert process.outbox.spooled > 0
+    assert process.outbox.behind
+    assert process.delivery.pending == 0
+    process.answer()
+    assert process.delivery.acknowledged == list(range(QUEUE_SIZE // 2))
+
+
+def test_without_a_spool_nothing_is_on_disk() -> None:
+    process = Process(None, Clock())
+    assert not process.outbox.is_full
+    process.emit(3)
+    process.pass_time(2 * SPOOL_AFTER_S)
+    assert (process.outbox.finish(), process.outbox.spooled, process.queued) == (0, 0, 3)
+
+
+@pytest.mark.parametrize("events", [0, 3])
+def test_an_end_writes_what_was_in_flight_and_says_how_much_is_left(
+    events: int, process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.emit(events)
+    process.delivery.hand_over(events)
+    process.delivery.fail()
+    assert process.outbox.finish() == events
+    process.counters.wait_until_logged(20)
+    assert ("3 events were not sent" in caplog.text) is bool(events)
+
+
+def test_events_of_ended_processes_are_looked_for_once_in_a_while(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[float] = []
+    monkeypatch.setattr(Spool, "adopt", lambda spool: looked.append(process.clock.now))
+    process.delivery.producer = object()  # what a connection sets
+    for _ in range(3 * int(ADOPT_S)):
+        process.pass_time(1.0)
+    assert len(looked) == 3
+
+
+def test_damage_of_its_own_file_adopts_nothing(tmp_path: Path) -> None:
+    first = Process(tmp_path / "spool", Clock())
+    first.emit(2)
+    first.pass_time(2 * SPOOL_AFTER_S)
+    first.outbox.finish()
+    process = Process(tmp_path / "spool", first.clock)
+    process.delivery.producer = object()  # what a connection sets
+    process.pass_time(ADOPT_S)
+    process.answer()
+    assert process.outbox.adopted == 2
+    process.outbox.count_loss("a.spool", Loss(0, 10, 1, is_torn=False))
+    assert (process.outbox.adopted, process.counters.dropped()) == (2, {"spool_damaged": 1})
 
 
 def test_a_later_process_sends_what_an_ended_one_left(tmp_path: Path) -> None:
