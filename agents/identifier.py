@@ -39,7 +39,7 @@ def identifier(value: object, argument: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadIdentifier(f"{argument} is {text[:40]!a}, which is not valid Unicode: expected a str") from None
+        raise BadIdentifier(f"{argument} is not valid Unicode: expected a str") from None
     return text
 
 

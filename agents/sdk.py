@@ -316,9 +316,7 @@ class Headrace:
             try:
                 given = identifier(session_id, "session_id")
                 if not is_session_name(given):
-                    raise BadIdentifier(
-                        f"session_id is {given[:40]!a}: expected printable ASCII, 160 characters at most"
-                    )
+                    raise BadIdentifier("session_id is another text than printable ASCII of at most 160 characters")
                 named = given
             except BadIdentifier as error:
                 self._sender.counters.alter(Alteration.IDENTIFIER, f"{error}. A generated one replaces it")

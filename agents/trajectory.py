@@ -532,8 +532,9 @@ def text_of(sender: Sender, value: object, argument: str) -> str:
     """Convert ``value`` to an identifier, and log a change of its type; raises :class:`BadIdentifier`."""
     text = identifier(value, argument)
     if not issubclass(type(value), str):
+        shown = repr(text[:40]) if sender.config.masking is None else "of its digits"
         sender.counters.alter(
-            Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}; it became the str {text[:40]!r}"
+            Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}; it became the str {shown}"
         )
     return text
 

@@ -417,6 +417,19 @@ def test_the_spool_holds_no_canary_and_failures_are_counted(tmp_path: Path, stat
     assert stats.altered == {"masking_failed": 1, "tokens_hidden": 1}
 
 
+def test_the_log_names_no_identifier_that_is_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    sdk = Headrace(NOWHERE, source="test", flush_deadline_s=0, spool_bytes=0, masking=Masking())
+    names: list[Any] = [4111111111111111, "ada.canary@mill.example\ud800"]
+    for name in names:
+        sdk.trajectory(task_id=name, agent="a")
+    sdk.gateway_session("ada.canary@münchen.example")
+    sdk.close()
+    sdk._sender.counters.wait_until_logged(20)
+    assert "task_id" in caplog.text
+    assert "session_id" in caplog.text
+    assert not [canary for canary in ("4111111111111111", "ada.canary") if canary in caplog.text]
+
+
 def test_the_host_s_thread_masks_nothing(headrace: Headrace) -> None:
     threads: set[int] = set()
 
