@@ -138,6 +138,19 @@ def test_events_go_to_disk_when_nothing_was_acknowledged_for_some_seconds(proces
     assert process.delivery.waiting == 3, "events take the direct way again"
 
 
+def test_the_seconds_count_from_the_first_event_that_waits(process: Process) -> None:
+    process.emit(1)
+    process.answer()
+    process.pass_time(10 * SPOOL_AFTER_S)
+    process.emit(1)
+    process.pass_time(SPOOL_AFTER_S / 2)
+    assert process.outbox.spooled == 0, "it was idle before"
+    for _ in range(2):
+        process.emit(1)
+        process.pass_time(SPOOL_AFTER_S / 3)
+    assert process.outbox.spooled == 3, "later events do not put it off"
+
+
 def test_a_full_queue_goes_to_disk_at_once(process: Process) -> None:
     process.emit(500)
     assert process.refused == 0

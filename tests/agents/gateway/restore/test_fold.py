@@ -87,6 +87,30 @@ def test_an_answer_without_its_prefix_is_left_out_and_the_next_turn_starts_a_seg
     assert client.gateway.assert_exact() == 2
 
 
+def test_what_does_not_continue_an_answer_without_its_prefix_is_restored() -> None:
+    client = agent(Gateway())
+    client.turn("t0", "out")
+    kept = copy.deepcopy(client.messages)
+    client.turn("t1", "out")
+    client.turn("t2", "out")
+    client.messages[:] = kept
+    client.turn("another", "out")
+    records = records_of(client.gateway.log)
+    del records[[at for at, event in enumerate(client.gateway.log) if isinstance(event.fact, ModelCalled)][1]]
+    found, _, _ = restored_from(records)
+    assert (found.nodes, found.left_out) == (2, 1)
+
+
+def test_nothing_is_given_up_within_the_memory() -> None:
+    gateway = Gateway()
+    for name in range(5):
+        agent(gateway, f"s{name}").turn("t", "out")
+    records = records_of(gateway.log)
+    size = fold_of(records)._size
+    assert restored_from(records, max_bytes=size)[0].trajectories == 5
+    assert restored_from(records, max_bytes=size - 1)[0].trajectories < 5
+
+
 def test_a_changed_payload_is_not_believed() -> None:
     client = agent(Gateway())
     client.turn("one", "1")
