@@ -37,7 +37,8 @@ class ResponsesStore:
 
     def get(self, tenant: str, response_id: str) -> bytes | None:
         """Return an answer; ``None`` if it is not known, or not any more."""
-        return self._stored.get(tenant, {}).get(response_id)
+        own = self._stored.get(tenant)
+        return None if own is None else own.get(response_id)
 
     def delete(self, tenant: str, response_id: str) -> bool:
         """Forget an answer; return whether it was known. It cannot be continued any more."""
