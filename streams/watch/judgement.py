@@ -6,7 +6,7 @@ state of a key + rows of a window  →  state, readings, alerts
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 from headrace.schemas.bounds import MAX_NAME
@@ -39,6 +39,9 @@ SAMPLE = 512
 """Most values of a baseline's sample."""
 EXAMPLES = 5
 """Trajectories that an alert names."""
+_LEVEL = 2.0
+"""By how many of the smallest changes that matter a label may become more or less common while its usual share is
+learnt."""
 _FEW = 4
 """Fewest tripwires and weights that are judged."""
 
@@ -135,7 +138,8 @@ class _Turn:
             found[TRIPWIRE] = verdict
         if lane is Lane.REWARD and (verdict := self._weights(rules.anneals)) is not None:
             found[ANNEAL] = verdict
-        self.state = replace(self.state, charts=self._charts, shares=self._shares(found), samples=self._samples(lane))
+        shares = self._shares(found)
+        self.state = replace(self.state, charts=self._charts, shares=shares, samples=self._samples(lane))
         return found
 
     def _unpaid(self) -> frozenset[str]:
@@ -243,13 +247,17 @@ class _Turn:
         return _Verdict(_reading(measured, judged), evidence)
 
     def _shares(self, found: Mapping[str, _Verdict]) -> dict[str, Shares]:
-        """The usual shares of labels after the window; they stay where a change is suspected."""
+        """The usual shares of labels after the window; they stay where a change is suspected. While they are not
+        level, how far labels rise above them is learnt again, too."""
         after = dict(self.state.shares)
         for monitor in MONITORS[self.state.key.lane]:
             if monitor.name in LABELS and self._view.acted:
                 suspected = monitor.name in found and found[monitor.name].reading.strength > 0.25
-                now = shares_now(self._view, monitor.name)
-                after[monitor.name] = followed(after.get(monitor.name, Shares()), now, frozen=suspected)
+                now, usual = shares_now(self._view, monitor.name), after.get(monitor.name, Shares())
+                level = _LEVEL * monitor.rule.smallest if monitor.rule else inf
+                after[monitor.name] = followed(usual, now, frozen=suspected, level=level)
+                if after[monitor.name].windows < usual.windows:
+                    self._charts.pop(monitor.name, None)
         return after
 
     def _samples(self, lane: Lane) -> dict[str, list[float]]:

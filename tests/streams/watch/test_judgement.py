@@ -336,3 +336,42 @@ def test_prompts_that_hardly_vary_may_differ_by_a_word(growth: float, alarms: bo
 
     windows = [prompts(n, 1.0) for n in range(40)] + [prompts(n, growth) for n in range(40, 80)]
     assert bool(episodes(windows, ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source=""))) is alarms
+
+
+def acting(version: int, share: float, *, attempts: int = N) -> list[Row]:
+    """A window in which ``share`` of the attempts search twice before they answer, and the others once."""
+    twice = some(round(share * attempts), attempts)
+    labels = {1.0: ("^>search>search", "search>search>answer"), 0.0: ("^>search>answer",)}
+    return [replace(row, labels=labels[each]) for row, each in zip(rows(attempts, version), twice, strict=True)]
+
+
+def test_a_sequence_of_actions_that_becomes_common_alarms() -> None:
+    windows = [acting(n, 0.2) for n in range(30)] + [acting(n, 0.5) for n in range(30, 36)]
+    (alert,) = episodes(windows)
+    assert alert.episode is not None
+    assert (alert.episode.monitor, alert.episode.since_version) == ("action_trigram", 30)
+
+
+def learning(n: int) -> float:
+    """Share of attempts that search twice, of a policy that learns to within its first 20 windows."""
+    return 0.1 + 0.4 * min(n, 20) / 20
+
+
+def trigrams_judged(windows: list[list[Row]]) -> dict[int, float]:
+    """Strength by window, of the windows that are judged."""
+    found = {n: each.readings.readings.get("action_trigram") for n, each in enumerate(after(windows))}
+    return {n: reading.strength for n, reading in found.items() if reading is not None and reading.sd is not None}
+
+
+def test_a_young_policy_that_is_still_learning_is_not_judged() -> None:
+    """As in a demo of 60 steps: it does something else in the first windows, then once more."""
+    windows = [acting(n, learning(n) + 0.4 * min(max(n - 30, 0), 15) / 15) for n in range(60)]
+    judged = trigrams_judged(windows)
+    assert min(judged) == 50
+    assert max(judged.values()) < 1
+
+
+def test_a_policy_that_has_learnt_is_judged_by_what_it_does_since() -> None:
+    usual = [acting(n, learning(n)) for n in range(80)]
+    judged = trigrams_judged(usual + [acting(n, 0.9) for n in range(80, 86)])
+    assert (min(judged), max(judged[n] for n in range(50, 80)), judged[85] > 1) == (50, 0.0, True)

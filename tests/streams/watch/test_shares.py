@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.streams.watch.shares import MAX_LABELS, Shares, followed, risen, shares_of
+from headrace.streams.watch.shares import LEARNT_FROM, MAX_LABELS, Shares, followed, risen, shares_of
 
 
 def test_a_label_counts_once_per_trajectory() -> None:
@@ -31,3 +31,35 @@ def test_the_commonest_labels_are_kept() -> None:
     shares = followed(Shares(), {f"l{number:03}": number / 1000 for number in range(300)})
     assert len(shares.share) == MAX_LABELS
     assert min(shares.share.values()) == pytest.approx((300 - MAX_LABELS) / 1000)
+
+
+def learning(before: float, after: float, windows: int = LEARNT_FROM, *, level: float = 0.2) -> Shares:
+    """The usual share of a label that is ``before`` in the first twelve windows and ``after`` in the others."""
+    shares = Shares()
+    for number in range(windows):
+        shares = followed(shares, {"a": before if number < 12 else after, "b": 0.5}, level=level)
+    return shares
+
+
+def test_shares_that_are_level_are_the_mean_of_both_halves() -> None:
+    shares = learning(0.3, 0.45)
+    assert shares == Shares(LEARNT_FROM, {"a": pytest.approx(0.378), "b": pytest.approx(0.5)})
+    assert learning(0.3, 0.45, 24).earlier == {"a": pytest.approx(0.3), "b": 0.5}
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.2, 0.45), (0.45, 0.2), (0.0, 0.25), (0.25, 0.0)])
+def test_shares_that_have_moved_are_learnt_again_from_the_second_half(before: float, after: float) -> None:
+    shares = learning(before, after)
+    assert (shares.windows, shares.share) == (12, {"a": pytest.approx(after, abs=1e-9), "b": pytest.approx(0.5)})
+    assert shares.earlier == shares.share
+    assert learning(before, after, LEARNT_FROM + 12).windows == 24
+    assert learning(before, after, LEARNT_FROM + 13) == Shares(
+        LEARNT_FROM, {"a": pytest.approx(after, abs=1e-9), "b": pytest.approx(0.5)}
+    )
+
+
+def test_shares_that_were_half_learnt_without_their_first_half_are_not_compared() -> None:
+    shares = Shares(20, {"a": 0.1})
+    for _ in range(5):
+        shares = followed(shares, {"a": 0.9}, level=0.2)
+    assert (shares.windows, shares.earlier) == (LEARNT_FROM, {})
