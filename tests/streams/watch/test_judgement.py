@@ -1,6 +1,7 @@
 """Windows are judged: alarms, episodes with examples, and what must not alarm."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -8,8 +9,9 @@ from headrace.schemas.records.alert import AdmissionOrder, Alert, EpisodeState, 
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
-from headrace.streams.watch.judgement import WatchRules, _strength
-from headrace.streams.watch.key_state import MAX_COMPONENTS
+from headrace.streams.watch.distances import deviation, mean
+from headrace.streams.watch.judgement import BASELINE_WINDOWS, WatchRules, _strength, conclude
+from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState
 from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
@@ -228,6 +230,15 @@ def test_the_strength_of_spared_evidence_is_in_units_of_the_bar(sd: float | None
     assert _strength(evidence, Judged(strength=9.0, sd=sd)) == pytest.approx(strength)
 
 
+def test_components_that_stay_leave_their_room_to_new_ones() -> None:
+    windows = [
+        paid(n, some(N // 2, N), **{f"value:c{name:02}": some(N // 2, N) for name in range(count)})
+        for n, count in enumerate((MAX_COMPONENTS - 4, MAX_COMPONENTS))
+    ]
+    charts = after(windows, REWARDS)[-1].state.charts
+    assert sum(name.startswith(COMPONENT) for name in charts) == MAX_COMPONENTS
+
+
 def test_schedules_of_specs_are_known_and_settings_come_first() -> None:
     rewards = parse_rewards({})
     assert set(declared(rewards)["swarm@1"]) == {"parallel", "finish"}
@@ -375,3 +386,93 @@ def test_a_policy_that_has_learnt_is_judged_by_what_it_does_since() -> None:
     usual = [acting(n, learning(n)) for n in range(80)]
     judged = trigrams_judged(usual + [acting(n, 0.9) for n in range(80, 86)])
     assert (min(judged), max(judged[n] for n in range(50, 80)), judged[85] > 1) == (50, 0.0, True)
+
+
+def test_readings_say_which_versions_and_times_a_window_has() -> None:
+    unknown = [replace(row, id=f"u{row.id}", version=None) for row in rows(20, 3, turns=3)]
+    one = conclude(KeyState(ATTEMPTS, 9_500), [*rows(20, 9, turns=3), *unknown, *rows(20, 7, turns=3)], WatchRules({}))
+    found = one.readings
+    assert (found.window, found.trajectories, found.first_version, found.last_version) == (0, 60, 7, 9)
+    assert (found.since_ms, found.until_ms) == (3_000, 9_019)
+    assert (one.state.window, one.state.history) == (1, [Began(0, 7, 3_000)])
+    assert one.state.touched_ms == 9_500
+    two = conclude(one.state, [replace(row, time_ms=9_600) for row in unknown], WatchRules({}))
+    assert (two.readings.window, two.readings.first_version, two.readings.last_version) == (1, None, None)
+    assert (two.state.history, two.state.touched_ms) == ([Began(0, 7, 3_000), Began(1, None, 9_600)], 9_600)
+
+
+def test_a_reading_compares_its_value_with_the_baseline_and_with_the_window_before() -> None:
+    windows = [talking(n, 0.25 if n % 2 else 0.5) for n in range(BASELINE_WINDOWS)]
+    windows += [talking(25, 0.5), talking(26, 0.25)]
+    *_, learning, before, last = (each.readings.readings["talks"] for each in after(windows))
+    assert (learning.value, learning.pinned, learning.sd, learning.effect, learning.change) == (0.5, *[None] * 4)
+    baseline = [0.25 if n % 2 else 0.5 for n in range(BASELINE_WINDOWS)]
+    assert (last.pinned, last.sd) == (pytest.approx(mean(baseline)), pytest.approx(deviation(baseline)))
+    assert last.effect == pytest.approx((0.25 - mean(baseline)) / deviation(baseline))
+    assert last.change == pytest.approx(-0.25 / deviation(baseline))
+    assert last.expected == pytest.approx(mean(baseline) + 0.01 * (0.5 - mean(baseline)))
+    assert (before.change, last.trajectories) == (0.0, N)
+
+
+def test_a_reading_of_an_input_compares_its_value_with_the_window_of_values() -> None:
+    key = ATTEMPTS._replace(lane=ATTEMPTS.lane.FEEDBACK, agent="", task_source="", run="", spec="thumbs")
+    values = [0.2, 0.4, 0.9]
+    first, _, third = (
+        each.readings.readings["feedback_value"]
+        for each in after([rows(N, n, value=[value] * N) for n, value in enumerate(values)], key)
+    )
+    assert (first.value, first.expected, first.sd, first.change) == (pytest.approx(0.2), None, None, None)
+    assert third.expected == pytest.approx(0.3)
+    assert third.sd == pytest.approx(deviation(values))
+    assert third.change == pytest.approx(0.5 / deviation(values))
+
+
+def test_usual_shares_stay_where_a_change_is_suspected() -> None:
+    found = after([acting(n, 0.25) for n in range(30)] + [acting(n, 0.34375) for n in range(30, 36)])
+    strengths = [each.readings.readings["action_trigram"].strength for each in found[30:]]
+    usual = [each.state.shares["action_trigram"].share["^>search>search"] for each in found[29:]]
+    moved = [one != other for one, other in pairwise(usual)]
+    assert moved == [strength <= 0.25 for strength in strengths]
+    assert moved[:2] == [True, False]
+
+
+def test_the_sample_of_the_baseline_is_thinned_evenly() -> None:
+    def totals(count: int) -> list[float]:
+        states = after([paid(n, [n + k / 1000 for k in range(count)]) for n in range(BASELINE_WINDOWS + 3)], REWARDS)
+        return states[-1].state.samples["total"]
+
+    assert totals(20) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(20)]
+    assert totals(21) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(0, 21, 2)]
+    assert totals(64) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(0, 64, 4)]
+
+
+def test_the_examples_of_a_weight_are_of_the_newest_version() -> None:
+    rules = WatchRules({"x@1": {"shape": linear(1.0, 0.0, until=10)}})
+    first, stuck = weighted(0, 0.3), [*weighted(9, 0.3)[:40], *[replace(row, version=None) for row in weighted(8, 0.3)]]
+    (alert,) = episodes([first, [*stuck, *weighted(10, 0.3)[:3]]], REWARDS, rules)
+    assert alert.episode is not None
+    assert alert.episode.examples == ["v10-0", "v10-1", "v10-2", "v9-0", "v9-1"]
+
+
+def test_few_weights_are_not_judged() -> None:
+    rules = WatchRules({"x@1": {"shape": linear(1.0, 0.0, until=10)}})
+
+    def alarms(count: int) -> list[Alert]:
+        late = [*weighted(9, 0.3)[:count], *paid(9, [0.5] * N)[count:]]
+        return episodes([weighted(0, 0.3), late], REWARDS, rules)
+
+    assert (len(alarms(3)), len(alarms(4))) == (0, 1)
+
+
+def test_tripwires_are_not_judged_where_no_task_source_is_known() -> None:
+    window = rows(N, 1, tripped=1.0, value=0.5)
+    for lane in (ATTEMPTS.lane.FATE, ATTEMPTS.lane.INPUT, ATTEMPTS.lane.FEEDBACK):
+        assert "tripwire" not in after([window], ATTEMPTS._replace(lane=lane))[0].readings.readings
+    assert after([window], REWARDS)[0].readings.readings["tripwire"].value == 1.0
+
+
+def test_values_that_are_not_finite_are_left_out() -> None:
+    window = rows(N, 1, talks=[float("inf"), *[0.0] * (N - 1)], tokens=[float("inf"), *[1.0] * (N - 1)])
+    readings = after([window])[0].readings.readings
+    assert "tokens" not in readings
+    assert readings["talks"].value == pytest.approx(1 / N)
