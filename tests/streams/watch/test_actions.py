@@ -1,7 +1,7 @@
 """Actions, trigrams and streaks."""
 
 from headrace.schemas.records.trajectory import ToolUse, Turn
-from headrace.streams.watch.actions import actions, longest_streak, prune_streak, trigrams
+from headrace.streams.watch.actions import MAX_ACTION, MAX_GRAMS, actions, longest_streak, prune_streak, trigrams
 from tests.streams.attempts import attempt, prunes, shows
 
 SAYS = Turn(sampled_tokens=1)
@@ -11,6 +11,20 @@ def test_an_action_is_what_a_turn_did_and_the_last_words_are_the_answer() -> Non
     both = Turn(tools=[ToolUse(call_id="1", tool="read"), ToolUse(call_id="2", tool="grep")])
     turns = [shows("c", tool="search"), SAYS, both, Turn(pruned_ids=["x"], summarized=True), SAYS]
     assert actions(attempt("t", turns=turns)) == ["search", "say", "grep+read", "prune+summary", "answer"]
+
+
+def test_a_turn_that_uses_tools_is_named_after_them_whatever_it_prunes() -> None:
+    read = ToolUse(call_id="1", tool="read")
+    turns = [Turn(tools=[read, read], pruned_ids=["x"]), Turn(tools=[read], summarized=True), Turn(pruned_ids=["x"])]
+    assert actions(attempt("t", turns=turns)) == ["read", "read+summary", "prune"]
+    assert actions(attempt("t", turns=[])) == []
+
+
+def test_actions_and_the_number_of_trigrams_are_bounded() -> None:
+    (long,) = actions(attempt("t", turns=[Turn(tools=[ToolUse(call_id="1", tool="t" * 100)])]))
+    assert long == "t" * MAX_ACTION
+    many = trigrams([str(number) for number in range(100)])
+    assert (many[0], many[-1], len(many)) == ("^>0>1", "46>47>48", MAX_GRAMS)
 
 
 def test_trigrams_include_begin_and_end() -> None:
@@ -28,3 +42,5 @@ def test_a_prune_streak_counts_calls_and_not_pieces() -> None:
     assert prune_streak(attempt("t", turns=[prunes(2), prunes(3), shows("c"), prunes(1)])) == 5
     assert prune_streak(attempt("t", turns=[Turn(pruned_ids=["a", "b", "c"]), Turn(pruned_ids=["d"])])) == 2
     assert prune_streak(attempt("t", turns=[shows("c")])) == 0
+    tools = [ToolUse(call_id=str(number), tool=name) for number, name in enumerate(("prune", "read", "prune_all"))]
+    assert prune_streak(attempt("t", turns=[Turn(tools=tools, pruned_ids=["x"]), Turn(pruned_ids=["y"])])) == 2

@@ -269,6 +269,22 @@ def test_inputs_that_change_for_good_are_reported_once_and_resolved() -> None:
     alerts = episodes(short + long, key)
     states = [(alert.episode.monitor, alert.episode.state) for alert in alerts if alert.episode]
     assert states == [("prompt_tokens", EpisodeState.OPENED), ("prompt_tokens", EpisodeState.RESOLVED)]
+    assert alerts[0].episode is not None
+    assert (alerts[0].details["window"], alerts[0].episode.since_version) == (33, 29)  # one window of five is still old
+
+
+def test_what_was_usual_before_a_change_of_feedback_is_dropped_when_it_is_certain() -> None:
+    key = ATTEMPTS._replace(lane=ATTEMPTS.lane.FEEDBACK, agent="", task_source="", run="", spec="thumbs")
+
+    def window(n: int) -> list[Row]:
+        usual = (0.2 if n < 30 else 0.6) + 0.02 * (n % 3)
+        return rows(N, n, value=[usual + (0.1 if k % 2 else -0.1) for k in range(N)])
+
+    found = after([window(n) for n in range(34)], key)
+    kept = [len(each.state.adaptive["feedback_value"]) for each in found[29:]]
+    strengths = [each.readings.readings["feedback_value"].strength for each in found[29:]]
+    assert kept == [30, 31, 32, 5, 6]
+    assert [1 < strength < 2 for strength in strengths] == [False, False, False, True, False]
 
 
 def test_inputs_that_change_slowly_are_reported_although_each_step_is_too_small_to_matter() -> None:
@@ -476,3 +492,6 @@ def test_values_that_are_not_finite_are_left_out() -> None:
     readings = after([window])[0].readings.readings
     assert "tokens" not in readings
     assert readings["talks"].value == pytest.approx(1 / N)
+    inputs = ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source="")
+    endless = [replace(row, values={"prompt_tokens": float("inf")}) for row in window]
+    assert "prompt_tokens" not in after([endless], inputs)[0].readings.readings

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from headrace.schemas.bounds import MAX_NAME
-from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, ToolErrorClass, ToolStatus
+from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, Role, ToolErrorClass, ToolStatus
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Defect, ToolUse, Turn
 from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
 from headrace.schemas.wire import UnreadableRecord, decode_payload
-from headrace.streams.watch.observe import observe
+from headrace.streams.watch.observe import MAX_COMPONENTS, observe
 from headrace.streams.watch.window import Key, row_of
 from tests.streams.attempts import attempt, rewarded
 from tests.streams.watch.builders import after
@@ -129,3 +129,85 @@ def test_feedback_is_observed_by_signal() -> None:
 def test_evaluations_are_told_apart() -> None:
     assert observe(attempt("t", purpose=Purpose.EVALUATE), "t").values["evaluates"] == 1.0
     assert observe(rewarded("t", purpose=Purpose.EVALUATE), "t").values["evaluates"] == 1.0
+
+
+def test_of_a_frozen_role_both_observations_say_so() -> None:
+    assert observe(attempt("t", role=Role.FROZEN), "t").values["frozen"] == 1.0
+    assert observe(rewarded("t", role=Role.FROZEN), "t").values["frozen"] == 1.0
+    assert observe(attempt("t"), "t").values["frozen"] == observe(rewarded("t"), "t").values["frozen"] == 0.0
+
+
+def test_an_attempt_without_its_start_is_observed() -> None:
+    found = observe(attempt("t", started=False), "t")
+    assert (found.run, found.agent, found.task_source, found.tenant) == ("", "", "", "")
+    assert (found.values["evaluates"], found.values["frozen"], found.values["marked"]) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("answer", [None, "", [], {}])
+def test_an_empty_answer_is_none(answer: object) -> None:
+    assert observe(attempt("t", answer=answer), "t").values["answered"] == 0.0
+    assert observe(attempt("t", answer=0), "t").values["answered"] == 1.0
+
+
+@pytest.mark.parametrize("status", [EndStatus.BUDGET_EXHAUSTED, EndStatus.TURNS_EXHAUSTED])
+def test_an_attempt_that_used_up_turns_or_budget_is_exhausted_and_has_not_left(status: EndStatus) -> None:
+    values = observe(attempt("t").model_copy(update={"status": status}), "t").values
+    assert (values["exhausted"], values["left"]) == (1.0, 0.0)
+    assert observe(attempt("t"), "t").values["exhausted"] == 0.0
+
+
+def test_more_subagents_that_finished_than_were_assigned_are_no_negative_share() -> None:
+    odd = attempt("t").model_copy(update={"subagents_assigned": 2, "subagents_finished": 3})
+    values = observe(odd, "t").values
+    assert (values["unfinished"], values["idle"]) == (0.0, 0.0)
+    steps = attempt("t").model_copy(update={"critical_steps": 3, "total_steps": 12})
+    assert observe(steps, "t").values["serial"] == 0.25
+    assert "serial" not in observe(attempt("t").model_copy(update={"total_steps": 0}), "t").values
+
+
+def test_prompt_tokens_are_those_before_the_first_sampled_one() -> None:
+    def prompt(*masks: list[int]) -> float:
+        trajectory = attempt("t")
+        (segment,) = trajectory.segments
+        segments = [segment.model_copy(update={"loss_mask": bytes(mask)}) for mask in masks]
+        return observe(trajectory.model_copy(update={"segments": segments}), "t").values["prompt_tokens"]
+
+    assert prompt([0, 0, 1, 1, 0]) == 2
+    assert prompt([1, 0, 1], [0, 0, 0, 1]) == 0
+    assert prompt([0, 0, 0, 0]) == 4
+    assert prompt() == 0
+
+
+def test_the_first_components_by_name_are_observed_and_the_largest_disagreement() -> None:
+    components = {
+        f"c{number:02}": Component(value=number, weight=1.0, details={"disagreement": number / 100})
+        for number in reversed(range(MAX_COMPONENTS + 4))
+    }
+    values = observe(rewarded("t", 1.0).model_copy(update={"components": components}), "t").values
+    assert sorted(name for name in values if name.startswith("value:")) == [
+        f"value:c{number:02}" for number in range(MAX_COMPONENTS)
+    ]
+    assert values["disagreement"] == (MAX_COMPONENTS - 1) / 100
+
+
+@pytest.mark.parametrize(
+    ("total", "maximum", "tripped"),
+    [(0.5, 1.0, 0.0), (0.6, 1.0, 1.0), (0.0, None, 0.0), (0.1, None, 1.0), (0.1, 0.0, 1.0)],
+)
+def test_a_reward_trips_the_wire_above_half_of_its_maximum(total: float, maximum: float | None, tripped: float) -> None:
+    wired = rewarded("t", task={"tripwire": True}).model_copy(update={"total": total, "maximum": maximum})
+    assert observe(wired, "t").values["tripped"] == tripped
+
+
+def test_why_a_reward_is_unscored_is_a_drop_unless_a_defect_says_it() -> None:
+    unscored = rewarded("t").model_copy(update={"total": None, "unscored": "no_outcome"})
+    found = observe(unscored, "t")
+    assert (found.labels, found.values["dropped"]) == (["no_outcome"], 1.0)
+    both = observe(unscored.model_copy(update={"defects": [Defect.BAD_EVENT]}), "t")
+    assert both.labels == ["bad_event"]
+    judged = rewarded("t").model_copy(update={"feedback": [Reference(partition=0, offset=0)]})
+    assert (observe(judged, "t").values["feedback"], observe(rewarded("t"), "t").values["feedback"]) == (1.0, 0.0)
+
+
+def test_feedback_without_a_delay_has_none() -> None:
+    assert observe(FeedbackGiven(signal="score", value=0.5), "t", "f-1").values == {"value": 0.5}
