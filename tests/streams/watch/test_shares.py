@@ -14,6 +14,7 @@ def test_the_label_that_rose_most_is_found_also_if_it_is_new() -> None:
     assert risen(usual, {"a": 0.7, "b": 0.25, "c": 0.1}) == ("b", pytest.approx(0.15))
     assert risen(usual, {"a": 0.6, "c": 0.3}) == ("c", 0.3)
     assert risen(usual, {"a": 0.1}) == ("", 0.0)
+    assert risen(Shares(), shares_of([["b", "a"]])) == ("a", 1.0)  # of several the first by name
 
 
 def test_shares_are_the_mean_of_the_first_windows_and_then_follow_slowly() -> None:
@@ -21,6 +22,7 @@ def test_shares_are_the_mean_of_the_first_windows_and_then_follow_slowly() -> No
     for now in ({"a": 0.2}, {"a": 0.4}, {}):
         shares = followed(shares, now)
     assert shares.share["a"] == pytest.approx(0.2)
+    assert followed(shares, {"b": 0.4}).share == {"a": pytest.approx(0.15), "b": pytest.approx(0.1)}
     for _ in range(22):
         shares = followed(shares, {"a": 0.2})
     assert followed(shares, {"a": 1.0}).share["a"] == pytest.approx(0.208)
@@ -63,3 +65,17 @@ def test_shares_that_were_half_learnt_without_their_first_half_are_not_compared(
     for _ in range(5):
         shares = followed(shares, {"a": 0.9}, level=0.2)
     assert (shares.windows, shares.earlier) == (LEARNT_FROM, {})
+
+
+def test_a_label_that_comes_in_the_second_half_has_moved_from_nothing() -> None:
+    shares = Shares()
+    for number in range(LEARNT_FROM):
+        shares = followed(shares, {"a": 0.5} if number < 12 else {"a": 0.5, "new": 0.25}, level=0.2)
+    assert (shares.windows, shares.share) == (12, {"a": pytest.approx(0.5), "new": pytest.approx(0.25)})
+
+
+def test_where_there_are_no_labels_nothing_has_moved() -> None:
+    shares = Shares()
+    for _ in range(LEARNT_FROM + 1):
+        shares = followed(shares, {}, level=0.05)
+    assert shares == Shares(LEARNT_FROM + 1)
