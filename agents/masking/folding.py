@@ -10,18 +10,23 @@ from typing import Final
 PIECE: Final = 16_384
 """Characters that are folded in one step of the interpreter."""
 
+_KEPT: Final = 16_384
+"""Most characters of a table: a text may contain a million different ones."""
+
 _DOTS: Final = "\u3002\uff61"
 """Full stops that domain names may be written with (RFC 3490), beside those that are forms of ASCII's."""
 
 
 class _Table(dict[int, int | None]):
-    """What ``str.translate`` makes of characters, computed when one occurs first."""
+    """What ``str.translate`` makes of characters, computed when one occurs first, and kept for the first so many."""
 
     def __init__(self, form_of: Callable[[str], int | None]) -> None:
         self._form_of = form_of
 
     def __missing__(self, code: int) -> int | None:
-        form = self[code] = self._form_of(chr(code))
+        form = self._form_of(chr(code))
+        if len(self) < _KEPT:
+            self[code] = form
         return form
 
 
