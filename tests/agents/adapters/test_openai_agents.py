@@ -181,6 +181,18 @@ async def test_a_run_that_uses_up_its_turns(
     assert notes[-1].fields["status"] == "turns_exhausted"
 
 
+async def test_a_sub_agent_that_uses_up_its_turns(headrace: Headrace, endpoint: Endpoint, notes: list[Note]) -> None:
+    from agents import Agent
+
+    shared = model(headrace, endpoint, "chat", is_wrapped=True)
+    helper = agent(shared).as_tool("ask_helper", "Ask for sizes.", max_turns=1)
+    asker = Agent(name="asker", instructions="Ask.", model=shared, tools=[helper])
+    assert await answer_to("boots in 44?", asker) == f"{ANSWER} 44"
+    main, sub = by_trajectory(notes)
+    assert (main[-1].fields["status"], sub[-1].fields["status"]) == ("completed", "turns_exhausted")
+    assert fields_of(main, "subagent.finished")[0]["status"] in ("turns_exhausted", "failed")
+
+
 @WIRED
 @APIS
 async def test_an_agent_as_a_tool_is_a_sub_agent_and_a_handoff_continues(
