@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.schemas.bounds import MAX_NAME
-from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, Role, ToolErrorClass, ToolStatus
+from headrace.schemas.events import EndStatus, FeedbackGiven, Purpose, Role, ToolErrorClass, ToolStatus, VersionSpan
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component
@@ -129,6 +129,7 @@ def test_feedback_is_observed_by_signal() -> None:
 def test_evaluations_are_told_apart() -> None:
     assert observe(attempt("t", purpose=Purpose.EVALUATE), "t").values["evaluates"] == 1.0
     assert observe(rewarded("t", purpose=Purpose.EVALUATE), "t").values["evaluates"] == 1.0
+    assert observe(attempt("t"), "t").values["evaluates"] == observe(rewarded("t"), "t").values["evaluates"] == 0.0
 
 
 def test_of_a_frozen_role_both_observations_say_so() -> None:
@@ -162,6 +163,7 @@ def test_more_subagents_that_finished_than_were_assigned_are_no_negative_share()
     assert (values["unfinished"], values["idle"]) == (0.0, 0.0)
     steps = attempt("t").model_copy(update={"critical_steps": 3, "total_steps": 12})
     assert observe(steps, "t").values["serial"] == 0.25
+    assert observe(steps.model_copy(update={"critical_steps": 13}), "t").values["serial"] == 1.0
     assert "serial" not in observe(attempt("t").model_copy(update={"total_steps": 0}), "t").values
 
 
@@ -192,7 +194,7 @@ def test_the_first_components_by_name_are_observed_and_the_largest_disagreement(
 
 @pytest.mark.parametrize(
     ("total", "maximum", "tripped"),
-    [(0.5, 1.0, 0.0), (0.6, 1.0, 1.0), (0.0, None, 0.0), (0.1, None, 1.0), (0.1, 0.0, 1.0)],
+    [(0.5, 1.0, 0.0), (0.6, 1.0, 1.0), (0.8, 2.0, 0.0), (0.0, None, 0.0), (0.1, None, 1.0), (0.1, 0.0, 1.0)],
 )
 def test_a_reward_trips_the_wire_above_half_of_its_maximum(total: float, maximum: float | None, tripped: float) -> None:
     wired = rewarded("t", task={"tripwire": True}).model_copy(update={"total": total, "maximum": maximum})
@@ -211,3 +213,19 @@ def test_why_a_reward_is_unscored_is_a_drop_unless_a_defect_says_it() -> None:
 
 def test_feedback_without_a_delay_has_none() -> None:
     assert observe(FeedbackGiven(signal="score", value=0.5), "t", "f-1").values == {"value": 0.5}
+
+
+def test_one_refused_call_of_several_makes_an_attempt_invalid() -> None:
+    refused = ToolUse(call_id="1", tool="search", status=ToolStatus.ERROR, error_class=ToolErrorClass.INVALID_ARGUMENTS)
+    turn = Turn(tools=[ToolUse(call_id="0", tool="search"), refused])
+    assert observe(attempt("t", turns=[turn]), "t").values["invalid"] == 1.0
+
+
+def test_an_attempt_has_its_tenant_its_newest_version_and_a_difficulty_of_bounded_length() -> None:
+    made = attempt("t", version=3, task={"difficulty": "x" * 600})
+    assert made.started is not None
+    (segment,) = made.segments
+    newer = segment.model_copy(update={"version_spans": [VersionSpan(version=5, start=0, end=2)]})
+    started = made.started.model_copy(update={"tenant": "north"})
+    found = observe(made.model_copy(update={"started": started, "segments": [segment, newer]}), "t")
+    assert (found.tenant, found.version, found.difficulty) == ("north", 5, "x" * MAX_NAME)
