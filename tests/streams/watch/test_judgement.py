@@ -57,6 +57,14 @@ def test_the_examples_are_five_trajectories_that_show_it() -> None:
     assert set(alert.episode.examples) <= guilty
 
 
+def test_the_examples_that_show_it_best_come_first() -> None:
+    usual = [rows(N, n, turns=[3 + k % 3 for k in range(N)]) for n in range(30)]
+    (alert,) = episodes([*usual, rows(N, 30, turns=[20 + k for k in range(N)])])
+    assert alert.episode is not None
+    assert alert.episode.monitor == "turns"
+    assert alert.episode.examples == [f"v30-{N - 1 - place}" for place in range(5)]
+
+
 def test_an_alert_says_what_how_much_and_what_to_do() -> None:
     windows = [talking(n, 0.0) for n in range(30)] + [talking(30, 0.5)]
     (alert,) = episodes(windows)
