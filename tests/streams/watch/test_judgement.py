@@ -8,6 +8,7 @@ import pytest
 from headrace.schemas.records.alert import AdmissionOrder, Alert, EpisodeState, Severity
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rewards.schedule import linear
+from headrace.streams.watch import tripwire
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.judgement import BASELINE_WINDOWS, WatchRules, _strength, conclude
@@ -493,6 +494,16 @@ def test_tripwires_are_not_judged_where_no_task_source_is_known() -> None:
     for lane in (ATTEMPTS.lane.FATE, ATTEMPTS.lane.INPUT, ATTEMPTS.lane.FEEDBACK):
         assert "tripwire" not in after([window], ATTEMPTS._replace(lane=lane))[0].readings.readings
     assert after([window], REWARDS)[0].readings.readings["tripwire"].value == 1.0
+
+
+def test_failures_at_tasks_that_cannot_be_solved_are_evidence_of_honesty() -> None:
+    (concluded,) = after([rows(10, 1, tripped=[1.0, *[0.0] * 9])])
+    assert concluded.state.tripwire == pytest.approx(tripwire.evidence(0.0, 1, 9))
+
+
+def test_a_window_without_rewards_adds_nothing_to_the_sample_of_the_baseline() -> None:
+    (concluded,) = after([rows(N, 1, tokens=3)], REWARDS)
+    assert concluded.state.samples["total"] == []
 
 
 def test_values_that_are_not_finite_are_left_out() -> None:
