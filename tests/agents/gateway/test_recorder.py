@@ -1,6 +1,7 @@
 """Events of sessions on their way to the journal: in order, without gaps, and never twice."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -72,6 +73,39 @@ async def test_what_was_refused_is_recorded_again_by_itself(recorder: Recorder, 
     journal.room = 100
     await recorder.retry()
     assert (recorder.waiting, len(journal.written)) == (0, 2)
+
+
+async def test_a_caller_that_has_left_keeps_no_other_from_its_answer(recorder: Recorder, journal: FakeJournal) -> None:
+    first = recorder.record(A, [event(0)])
+    left, stayed = recorder.record(A, [event(1)]), recorder.record(A, [event(2)])  # gathered together
+    left.cancel()
+    async with asyncio.timeout(20):
+        await asyncio.gather(first, stayed)
+        await recorder.drain()
+    assert seqs(journal.written) == [0, 1, 2]
+
+
+async def test_what_a_journal_that_fails_did_not_take_are_holes(
+    recorder: Recorder, journal: FakeJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(events: Sequence[TrajectoryEvent], now_ms: int) -> bool:
+        raise OSError("planted")
+
+    monkeypatch.setattr(journal, "record", fail)
+    with pytest.raises(OSError, match="planted"):
+        await recorder.record(A, [event(0), event(1)])
+    assert (recorder.holes, recorder.waiting) == (2, 0)
+
+
+async def test_a_refusal_that_nobody_waits_for_is_not_logged(
+    recorder: Recorder, journal: FakeJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.room = 0
+    recorder.record(A, [event(0)])
+    await recorder.drain()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert (recorder.waiting, caplog.text) == (1, "")
 
 
 async def test_held_events_are_recorded_with_the_next_ones(recorder: Recorder, journal: FakeJournal) -> None:
