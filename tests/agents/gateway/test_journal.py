@@ -247,6 +247,14 @@ async def test_events_of_a_caller_that_leaves_are_written(tmp_path: Path) -> Non
     assert places(left_in(tmp_path / "spool")) == {"t": [0, 1]}
 
 
+async def test_what_is_recorded_just_before_the_end_is_written(tmp_path: Path) -> None:
+    async with running(spool_in(tmp_path / "spool")) as journal:
+        calls = [asyncio.create_task(journal.record([event("t", seq)], NOW_MS)) for seq in range(2)]
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(asyncio.gather(*calls), 20) == [True] * 2
+    assert places(left_in(tmp_path / "spool")) == {"t": [0, 1]}
+
+
 async def test_files_are_removed_in_the_order_of_their_events(tmp_path: Path) -> None:
     """A killed gateway thus leaves everything after the oldest event that it leaves."""
     async with running(spool_in(tmp_path / "spool")) as journal:
