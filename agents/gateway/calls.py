@@ -155,7 +155,7 @@ class Calls:
                 consent=call.consent,
             )
             if plan.events and self._capture.opening(plan) is None:
-                # Not held: among them are events of other trajectories, which may continue before this call does.
+                # Not held: some may be events of other trajectories, which do not wait for this call.
                 self._recorder.record(_session(plan), plan.events)
             else:
                 self._recorder.hold(_session(plan), plan.events)
