@@ -10,6 +10,7 @@ it the handler sends nothing, because the gateway records the calls.
 Needs the extra ``langchain``. Works with synchronous and asynchronous runs; nothing is consumed or changed.
 """
 
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from time import perf_counter
@@ -22,6 +23,7 @@ from headrace.agents.adapters.runs import MAX_OPEN, Run, begin_run, library_of
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.raised import Raised
 from headrace.agents.trajectory import CURRENT, ToolCall
+from headrace.schemas.events import ToolErrorClass
 
 with library_of("langchain"):
     from langchain_core.callbacks import BaseCallbackHandler
@@ -167,11 +169,15 @@ class HeadraceCallbacks(BaseCallbackHandler):  # type: ignore[misc]  # langchain
             self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Record that a tool failed."""
+        """Record that a tool failed, or that it is called again once its graph is resumed: an aborted call."""
         with self._quietly:
             run = self._runs.get(run_id)
             if run is not None and run.tool is not None:
-                run.tool.__exit__(type(error), error, None)
+                if _is_interrupt(error):
+                    run.tool.error(ToolErrorClass.ABORTED, str(error))
+                    run.tool.__exit__(None, None, None)
+                else:
+                    run.tool.__exit__(type(error), error, None)
             self._end(run_id, error)
 
     def _begin(self, run_id: UUID, parent_run_id: UUID | None, metadata: dict[str, Any] | None) -> _Run:
@@ -222,6 +228,12 @@ def _read(response: Any) -> ReadAnswer:
             },
         },
     )
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Return whether a graph stops until it is resumed, for example for a person's approval."""
+    errors = sys.modules.get("langgraph.errors")
+    return errors is not None and issubclass(type(error), errors.GraphBubbleUp)
 
 
 def _answer_of(outputs: Any) -> Any:

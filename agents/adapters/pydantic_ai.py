@@ -21,9 +21,11 @@ from headrace.agents.adapters.runs import Run, begin_run, library_of
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.raised import Raised
 from headrace.agents.trajectory import CURRENT, Subagent, ToolCall, Trajectory
+from headrace.schemas.events import ToolErrorClass
 
 with library_of("pydantic-ai"):
     from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 
 _TOOLS: ContextVar[dict[ToolCall, None]] = ContextVar("headrace_pydantic_ai_tools")
 """Tool calls in progress of the run around the running code."""
@@ -132,10 +134,15 @@ class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the l
 
 
 def _return(tools: dict[ToolCall, None], call: ToolCall, error: BaseException | None) -> None:
-    """Record that a tool call of ``tools`` returned, or that ``error`` ended it, unless it has ended."""
-    if call in tools:
-        del tools[call]
-        call.__exit__(None if error is None else type(error), error, None)
+    """Record that a tool call of ``tools`` returned, or that ``error`` ended it, unless it has ended. A call that waits
+    for a person or another process is aborted: a later run has its result."""
+    if call not in tools:
+        return
+    del tools[call]
+    if error is not None and issubclass(type(error), (ApprovalRequired, CallDeferred)):
+        call.error(ToolErrorClass.ABORTED, type(error).__name__)
+        error = None
+    call.__exit__(None if error is None else type(error), error, None)
 
 
 def _end(run: Run | Subagent | None, error: BaseException | None, answer: Any) -> None:

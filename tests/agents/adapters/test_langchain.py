@@ -25,12 +25,14 @@ def langchain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
 
 
-def graph(*, fails: bool = False) -> Any:
-    """An agent that searches once and answers; ``fails``: its tool raises."""
+def graph(*, fails: bool = False, asks: bool = False) -> Any:
+    """An agent that searches once and answers; ``fails``: its tool raises; ``asks``: it waits for a person."""
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage
     from langchain_core.tools import tool
+    from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.prebuilt import create_react_agent
+    from langgraph.types import interrupt
 
     class Scripted(GenericFakeChatModel):  # type: ignore[misc]
         def bind_tools(self, tools: Any, **options: Any) -> Any:
@@ -41,6 +43,8 @@ def graph(*, fails: bool = False) -> Any:
         """Search the shop."""
         if fails:
             raise ConnectionError("no shop")
+        if asks and not interrupt("May I search?"):
+            return []
         return ["boots", "sandals"]
 
     call = {"name": "search", "args": {"query": "44"}, "id": "call_1"}
@@ -48,7 +52,7 @@ def graph(*, fails: bool = False) -> Any:
     about = {"model_name": "gpt-4o-2024", "finish_reason": "stop"}
     answer = AIMessage("We have both.", usage_metadata=usage, response_metadata=about)
     model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), answer]))
-    return create_react_agent(model, [search])
+    return create_react_agent(model, [search], checkpointer=InMemorySaver() if asks else None)
 
 
 def configured(headrace: Headrace) -> dict[str, Any]:
@@ -106,6 +110,25 @@ def test_a_tool_that_fails_ends_its_run(headrace: Headrace, notes: list[Note]) -
     assert kinds(notes) == ["trajectory.started", *ONE_RUN[:3], "trajectory.ended"]
     assert notes[3].fields["result"].plain() == {"error": "ConnectionError", "message": "ConnectionError: no shop"}
     assert notes[4].fields["status"] == "failed"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tool_that_waits_for_a_person_has_not_failed(headrace: Headrace, notes: list[Note]) -> None:
+    from langgraph.types import Command
+
+    waiting = graph(asks=True)
+    waiting.invoke(QUESTION, config=configured(headrace))
+    assert kinds(notes) == ["trajectory.started", *ONE_RUN[:3], "trajectory.ended"]
+    _, _, called, returned, ended = (note.fields for note in notes)
+    assert (returned["call_id"], returned["status"], returned["error_class"]) == ("call_1", "error", "aborted")
+    assert ended["status"] == "completed"
+    notes.clear()
+    waiting.invoke(Command(resume=True), config=configured(headrace))
+    assert kinds(notes) == ["trajectory.started", *ONE_RUN[1:], "trajectory.ended"]
+    started, again, returned, answered, ended = (note.fields for note in notes)
+    assert (started["session"], again["call_id"], again["arguments"]) == ("thread-7", "call_1", called["arguments"])
+    assert (returned["status"], returned["result"]) == ("ok", ["boots", "sandals"])
+    assert answered["messages"][0] == ASK
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -136,6 +136,27 @@ async def test_a_tool_that_is_cancelled_ends_with_its_run(
 
 
 @WIRED
+@pytest.mark.parametrize("why", ["ApprovalRequired", "CallDeferred"])
+async def test_a_tool_that_waits_for_a_person_has_not_failed(
+    why: str, is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    from pydantic_ai import DeferredToolRequests, exceptions
+
+    seller = agent(headrace, model(headrace, endpoint, "chat", is_wrapped), tools=False)
+
+    @seller.tool_plain  # type: ignore[untyped-decorator]
+    async def search(query: str) -> None:
+        raise getattr(exceptions, why)
+
+    result = await seller.run("boots in 44?", output_type=[str, DeferredToolRequests])
+    assert isinstance(result.output, DeferredToolRequests)
+    assert kinds(notes) == ["trajectory.started", "model.called", "tool.called", "tool.returned", "trajectory.ended"]
+    returned, ended = notes[3].fields, notes[4].fields
+    assert (returned["status"], returned["error_class"], returned["result"]) == ("error", "aborted", why)
+    assert ended["status"] == "completed"
+
+
+@WIRED
 async def test_a_run_inside_a_tool_is_a_sub_agent(
     is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
 ) -> None:
