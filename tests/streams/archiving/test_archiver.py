@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import random
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -115,6 +118,46 @@ async def ends(kafka: str, topic: Topic) -> dict[int, int]:
     async with open_consumer(kafka) as consumer:
         places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         return {place.partition: end for place, end in (await consumer.end_offsets(places)).items()}
+
+
+_ARCHIVE_NOW = """
+import asyncio, sys
+from pathlib import Path
+from tests.streams.archiving.archived import archive_now
+asyncio.run(archive_now(sys.argv[1], Path(sys.argv[2]), file_records=1, topics=("trajectories",)))
+"""
+
+
+@pytest.mark.kafka
+async def test_an_archiver_that_is_killed_again_and_again_archives_every_record_once(
+    kafka: str, tmp_path: Path
+) -> None:
+    await write(kafka, TRAJECTORIES, 20, partition=0)
+    kills = await asyncio.to_thread(kill_until_done, kafka, tmp_path, random.Random(7))
+    assert kills >= 3
+    archive, stops = await open_archive(tmp_path.as_uri(), kafka, [TRAJECTORIES.name]), await ends(kafka, TRAJECTORIES)
+    assert await archived(archive, TRAJECTORIES, stops) == await logged(kafka, TRAJECTORIES)
+
+
+def kill_until_done(kafka: str, folder: Path, rng: random.Random) -> int:
+    """Kill each archiver after some more segments, until one ends; returns how many were killed."""
+    for kills in range(100):
+        enough = segments_in(folder) + rng.randint(0, 9)
+        child = subprocess.Popen([sys.executable, "-c", _ARCHIVE_NOW, kafka, str(folder)])
+        try:
+            while child.poll() is None and segments_in(folder) <= enough:
+                time.sleep(0.01)
+        finally:
+            child.kill()
+        if child.wait() == 0:
+            return kills
+        assert child.returncode == -signal.SIGKILL
+    raise AssertionError("no archiver came to its end")
+
+
+def segments_in(folder: Path) -> int:
+    """How many segments, or beginnings of them, are in a store."""
+    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 @pytest.mark.kafka
