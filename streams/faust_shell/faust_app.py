@@ -269,9 +269,12 @@ async def batches(app: faust.App, stream: Any, size: int) -> AsyncIterator[tuple
     flows_until = 0.0
     async for _ in stream:
         events = [stream.current_event]
-        if not _fill(events, queue, size):
-            await asyncio.sleep(FLOW_WITHIN_S if monotonic() < flows_until else BATCH_WITHIN_S)
-            _fill(events, queue, size)
+        try:
+            if not _fill(events, queue, size):
+                await asyncio.sleep(FLOW_WITHIN_S if monotonic() < flows_until else BATCH_WITHIN_S)
+                _fill(events, queue, size)
+        except StopAsyncIteration:
+            return  # The agent stops, which Faust puts into the queue; these records were not processed.
         generation = app.consumer_generation_id
         records = [record for event in events if event.message.generation_id == generation for record in event.value]
         for start in range(0, len(records), size):

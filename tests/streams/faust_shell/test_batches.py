@@ -107,6 +107,18 @@ async def test_a_record_after_a_pause_waits_as_little_as_the_first(monkeypatch: 
     assert found == [[1], [2]]
 
 
+async def test_an_agent_that_is_stopped_while_a_batch_fills_ends_its_batches() -> None:
+    stream = Stream()
+    stream.put([1])
+
+    def stop() -> None:
+        stream.put([2])
+        stream.queue._throw(StopAsyncIteration())
+
+    asyncio.get_running_loop().call_soon(stop)
+    assert await taken(stream, 5) == []
+
+
 async def test_taking_a_batch_lets_paused_partitions_fetch_again() -> None:
     stream, resumed = Stream(maxsize=2), []
     for number in range(5):
