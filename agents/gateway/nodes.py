@@ -9,19 +9,19 @@ A request is matched by hashing its messages one after the other; the deepest no
 Answers with the same text under the same key (several choices, or two sessions with the same beginning) are *variants*
 of one another. An id that the gateway minted chooses among them, then the session, then the newest.
 
-Nodes are kept up to a number of bytes; then the tenant whose nodes have the most bytes loses its least recently used
-one, and none before its descendants. A node that is forgotten costs a new segment, never a wrong token.
+Nodes are kept up to a number of bytes (:mod:`headrace.agents.gateway.tenant_cache`), and none is forgotten before its
+descendants. A node that is forgotten costs a new segment, never a wrong token.
 """
 
 import hashlib
 from array import array
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.agents.gateway.canonical import CanonicalRequest, Message, MessageRole, digest_of
 from headrace.agents.gateway.sealed import Reference, call_hash
+from headrace.agents.gateway.tenant_cache import TenantCache
 from headrace.schemas.arrays import FloatArray, IntArray
 from headrace.schemas.events import VersionSpan
 from headrace.schemas.tokens import token_bytes
@@ -172,18 +172,15 @@ class NodeStore:
 
     def __init__(self, max_bytes: int) -> None:
         """``max_bytes``: memory of all nodes, as :attr:`Node.bytes` counts it."""
-        self.bytes = 0
-        """Memory of all nodes now."""
-        self._max_bytes = max_bytes
         self._slots: dict[bytes, list[Node]] = {}
-        self._by_call: dict[tuple[bytes, int], Node] = {}
-        self._by_tenant: dict[str, OrderedDict[tuple[bytes, int], Node]] = {}
-        """The same, each tenant's least recently used first."""
-        self._bytes_of: Counter[str] = Counter()
-        """Memory of each tenant's nodes."""
+        self._by_place: TenantCache[tuple[bytes, int], Node] = TenantCache(max_bytes)
 
     def __len__(self) -> int:
-        return len(self._by_call)
+        return len(self._by_place)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield all nodes, each tenant's least recently used first."""
+        return iter(self._by_place)
 
     def match(
         self,
@@ -215,8 +212,7 @@ class NodeStore:
 
     def find(self, tenant: str, reference: Reference) -> Node | None:
         """Return the node that ``reference`` names, if it is still known and belongs to ``tenant``."""
-        node = self._by_call.get((reference.call, reference.choice))
-        return node if node is not None and node.tenant == tenant else None
+        return self._by_place.get(tenant, (reference.call, reference.choice))
 
     def add(
         self,
@@ -293,24 +289,22 @@ class NodeStore:
             hash=running,
             delivered=answer.delivered,
         )
-        if (displaced := self._by_call.get(node.place)) is not None:
-            self._forget(displaced)
         self._slots.setdefault(slot, []).append(node)
-        self._by_call[node.place] = self._by_tenant.setdefault(tenant, OrderedDict())[node.place] = node
-        self.bytes += node.bytes
-        self._bytes_of[tenant] += node.bytes
         if base is not None:
             base.children += 1
+        if (former := self._by_place.put(tenant, node.place, node, node.bytes)) is not None:
+            self._unlink(former)
         self.touch(node)
-        self._shrink()
+        for forgotten in self._by_place.make_room():
+            self._unlink(forgotten)
         return node
 
     def touch(self, node: Node) -> None:
         """Mark ``node`` as used, and its ancestors after it: none of them is forgotten before it."""
         current: Node | None = node
         while current is not None:
-            if self._by_call.get(current.place) is current:
-                self._by_tenant[current.tenant].move_to_end(current.place)
+            if self._by_place.get(current.tenant, current.place) is current:
+                self._by_place.touch(current.tenant, current.place)
             current = current.parent
 
     def _variant(
@@ -330,28 +324,23 @@ class NodeStore:
         if len(variants) < 2:
             return variants[0] if variants else None
         reference = named(message)
-        chosen = None if reference is None else self._by_call.get((reference.call, reference.choice))
+        chosen = None if reference is None else self.find(tenant, reference)
         if chosen in variants:
             return chosen
         return next((node for node in reversed(variants) if node.scope == scope), variants[-1])
 
-    def _shrink(self) -> None:
-        while self.bytes > self._max_bytes and self._by_call:
-            largest = max(self._bytes_of, key=self._bytes_of.__getitem__)
-            self._forget(next(iter(self._by_tenant[largest].values())))
-
-    def _forget(self, node: Node) -> None:
-        del self._by_call[node.place], self._by_tenant[node.tenant][node.place]
-        self.bytes -= node.bytes
-        self._bytes_of[node.tenant] -= node.bytes
-        if not self._by_tenant[node.tenant]:
-            del self._by_tenant[node.tenant], self._bytes_of[node.tenant]
+    def _unlink(self, node: Node) -> None:
         variants = self._slots[node.slot]
         variants.remove(node)
         if not variants:
             del self._slots[node.slot]
         if node.parent is not None:
             node.parent.children -= 1
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all nodes now."""
+        return self._by_place.bytes
 
 
 def references_of(messages: Sequence[Message]) -> Iterator[str]:

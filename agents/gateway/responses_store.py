@@ -1,11 +1,10 @@
-"""Answers of the Responses API that clients may ask for again; in memory, bounded, the oldest are forgotten first.
+"""Answers of the Responses API that clients may ask for again; in memory, bounded
+(:mod:`headrace.agents.gateway.tenant_cache`)."""
 
-If they are too large, the tenant whose answers have the most bytes loses its oldest one: no tenant's answers are
-forgotten because another stores many.
-"""
-
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import Final
+
+from headrace.agents.gateway.tenant_cache import TenantCache
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Most bytes of all answers."""
@@ -15,34 +14,25 @@ MAX_DELETED: Final = 100_000
 
 
 class ResponsesStore:
-    """Stored answers, by tenant and id."""
+    """Stored answers, by tenant and id. The oldest are forgotten first."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes: Counter[str] = Counter()
-        """Of the answers of each tenant."""
-        self._stored: dict[str, OrderedDict[str, bytes]] = {}
+        self._stored: TenantCache[str, bytes] = TenantCache(max_bytes)
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def put(self, tenant: str, response_id: str, body: bytes) -> None:
         """Store an answer, unless it was deleted: a retry may receive it all the same."""
-        if self.is_deleted(tenant, response_id):
-            return
-        self._forget(tenant, response_id)
-        self._stored.setdefault(tenant, OrderedDict())[response_id] = body
-        self._bytes[tenant] += len(body)
-        while self._bytes.total() > self._max_bytes:
-            largest = max(self._bytes, key=self._bytes.__getitem__)
-            self._forget(largest, next(iter(self._stored[largest])))
+        if not self.is_deleted(tenant, response_id):
+            self._stored.put(tenant, response_id, body, len(body))
+            self._stored.make_room()
 
     def get(self, tenant: str, response_id: str) -> bytes | None:
         """Return an answer; ``None`` if it is not known, or not any more."""
-        own = self._stored.get(tenant)
-        return None if own is None else own.get(response_id)
+        return self._stored.get(tenant, response_id)
 
     def delete(self, tenant: str, response_id: str) -> bool:
         """Forget an answer; return whether it was known. It cannot be continued any more."""
-        if not self._forget(tenant, response_id):
+        if self._stored.pop(tenant, response_id) is None:
             return False
         self._deleted[tenant, response_id] = None
         if len(self._deleted) > MAX_DELETED:
@@ -53,13 +43,7 @@ class ResponsesStore:
         """Return whether an answer was deleted."""
         return (tenant, response_id) in self._deleted
 
-    def _forget(self, tenant: str, response_id: str) -> bool:
-        """Forget an answer; return whether it was known."""
-        own = self._stored.get(tenant, OrderedDict())
-        found = own.pop(response_id, None)
-        if found is None:
-            return False
-        self._bytes[tenant] -= len(found)
-        if not own:
-            del self._stored[tenant], self._bytes[tenant]
-        return True
+    @property
+    def bytes(self) -> int:
+        """Bytes of all answers now."""
+        return self._stored.bytes

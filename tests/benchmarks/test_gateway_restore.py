@@ -11,4 +11,4 @@ def test_every_call_is_restored() -> None:
     nodes, sessions = NodeStore(1 << 30), SessionStore(10)
     found = fold_of(records(TURNS + 2)).restore(nodes, sessions, Latest.OF_ALL)
     assert (found.nodes, found.left_out, found.sessions, found.trajectories) == (TURNS + 2, 0, 2, 2)
-    assert max(node.length for node in nodes._by_call.values()) == TURNS * (CONTEXT + SAMPLED)
+    assert max(node.length for node in nodes) == TURNS * (CONTEXT + SAMPLED)

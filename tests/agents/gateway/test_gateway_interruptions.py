@@ -114,7 +114,7 @@ async def test_a_client_that_keeps_a_part_of_an_answer_continues_its_tokens(tmp_
     async with answering(BEGUN, "resumed") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         client = ChatHttp(gateway, streams=True).say("Count.")
         await hang_up(client, lambda received: b"three" in received)
-        (node,) = gateway.server._capture._nodes._by_call.values()
+        (node,) = gateway.server._capture._nodes
         client.transcript.append({"role": "assistant", "content": node.answer.message.text})
         assert await client.turn("Continue.") == "resumed"
         assert gateway.headers["x-headrace-outcome"] == "continuation"

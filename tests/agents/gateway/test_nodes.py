@@ -86,7 +86,7 @@ def test_no_tenant_loses_answers_because_another_has_many() -> None:
     assert kept == sorted(kept)  # of these the latest
     assert any(kept)
     assert not all(kept)
-    assert tree.store.bytes == sum(tree.store._bytes_of.values()) <= 20_000
+    assert tree.store.bytes == sum(node.bytes for node in tree.store) <= 20_000
 
 
 def test_an_unknown_answer_below_a_known_one_is_an_edit() -> None:

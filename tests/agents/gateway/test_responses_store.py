@@ -51,7 +51,7 @@ def test_the_latest_answers_are_kept_within_the_limit(steps: list[tuple[bool, in
             if expected.pop(name, None) is not None:
                 deleted.add(name)
         assert {each: store.get("a", each) for each in expected} == expected
-        assert store._bytes.total() == sum(map(len, expected.values())) <= 100
+        assert store.bytes == sum(map(len, expected.values())) <= 100
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.binary(min_size=1, max_size=60)), max_size=40))
@@ -60,7 +60,7 @@ def test_a_tenant_within_its_share_loses_nothing(steps: list[tuple[str, int, byt
     for tenant, number, body in steps:
         store.put(tenant, str(number), body)
         put.setdefault(tenant, {})[str(number)] = body
-        assert store._bytes.total() <= 180
+        assert store.bytes <= 180
     for tenant, own in put.items():
         if len(put) == 3 and sum(map(len, own.values())) <= 60:
             assert {name: store.get(tenant, name) for name in own} == own

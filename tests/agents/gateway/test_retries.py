@@ -47,7 +47,7 @@ def test_a_marked_retry_of_a_call_in_flight_waits_for_it(gateway: Gateway) -> No
 def test_of_several_choices_one_that_was_aborted_is_replayed_with_the_others(gateway: Gateway) -> None:
     client = agent(gateway)
     client.ask("one", "two", n=2)
-    for number, node in enumerate(gateway.nodes._by_call.values()):
+    for number, node in enumerate(gateway.nodes):
         node.answer = replace(node.answer, finish_reason="stop" if number else "abort")
     plan = gateway.begin(Api.CHAT, client.body() | {"n": 2}, RETRY, url="s1")
     assert plan.decision.outcome is Outcome.REPLAY

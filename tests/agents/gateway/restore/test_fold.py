@@ -544,11 +544,20 @@ def known_to(gateway: Gateway) -> list[Any]:
     return sorted(
         (
             [
-                *(place, node.key, node.slot, node.tenant, node.scope, node.trajectory_id, node.delivered, node.length),
+                *(
+                    node.place,
+                    node.key,
+                    node.slot,
+                    node.tenant,
+                    node.scope,
+                    node.trajectory_id,
+                    node.delivered,
+                    node.length,
+                ),
                 *(node.prefix_sha256, list(node.token_ids()), node.answer.message, node.answer.finish_reason),
                 node.answer.ends_with_stop_token,
             ]
-            for place, node in gateway.nodes._by_call.items()
+            for node in gateway.nodes
         ),
         key=lambda each: each[0],
     )
