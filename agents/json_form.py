@@ -49,7 +49,7 @@ from headrace.agents.host_values import (
     moment,
     qualified_name,
 )
-from headrace.agents.masking.masker import EventMask
+from headrace.agents.masking.masker import EventMask, is_large_number
 
 LABEL: Final = "unserialisable"
 """Key of a description, whose value is the name of the described type. Also the kind under which it is counted."""
@@ -69,15 +69,6 @@ WASTE = 8
 
 class TooLarge(ValueError):
     """The JSON text would be longer than its limit."""
-
-
-LARGE: Final = 10**8
-"""Numbers from here on have nine digits and more, and may be those of a card, a phone or an account."""
-
-
-def is_large_number(value: object) -> bool:
-    """Return whether ``value`` is a plain number with nine digits or more before the point."""
-    return type(value) in (int, float) and not -LARGE < value < LARGE  # type: ignore[operator]
 
 
 def is_int64(value: int) -> bool:

@@ -34,6 +34,9 @@ LONGEST_REMEMBERED: Final = 64
 HIDDEN_TRAJECTORIES: Final = 10_000
 """Trajectories of which it is remembered that tokens were hidden."""
 
+LARGE: Final = 10**8
+"""Numbers from here on have nine digits and more, and may be those of a card, a phone or an account."""
+
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -147,10 +150,8 @@ class EventMask:
                 return self.typed(value, next(option for option in options if isinstance(option, Text)))
             case PartOf(model=model) if type(value) is dict:
                 types = {field.name: field.type for field in shape_of(model).fields}
-                return {
-                    key if key in types else self.text(key): self.typed(each, types.get(key, AnyJson()))
-                    for key, each in value.items()
-                }
+                known = {key: self.typed(each, types[key]) for key, each in value.items() if key in types}
+                return known | self._any({key: each for key, each in value.items() if key not in types})
             case AnyJson():
                 return self._any(value)
             case _:
@@ -165,7 +166,13 @@ class EventMask:
             return {
                 self.text(key): self.secret() if self.is_secret(key) else self._any(each) for key, each in value.items()
             }
-        return value
+        return self._number(value) if is_large_number(value) else value
+
+    def _number(self, value: float) -> Any:
+        """Return a number, or the text that is left of it."""
+        digits = repr(value)
+        shown = self.text(digits)
+        return value if shown == digits else shown
 
     def _masked(self, text: str) -> tuple[str, Counter[str]]:
         """Return :meth:`text` and what was hidden, from memory if the text is short and known."""
@@ -242,6 +249,11 @@ class EventMask:
         self._checks += 1
         if self._checks % YIELD_AFTER == 0:
             time.sleep(0)
+
+
+def is_large_number(value: object) -> bool:
+    """Return whether ``value`` is a plain number with nine digits or more before the point."""
+    return type(value) in (int, float) and not -LARGE < value < LARGE  # type: ignore[operator]
 
 
 def masked_identifier(masking: Masking, text: str) -> str:

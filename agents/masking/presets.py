@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.agents.masking.linear import LinearPattern, Span, linear, trusted, whole
-from headrace.schemas.redaction import SECRET_FORMS
+from headrace.schemas.redaction import SECRET_FORMS, is_secret_name
 
 
 class Preset(StrEnum):
@@ -22,7 +22,8 @@ class Preset(StrEnum):
     """E-mail addresses."""
     API_KEY = "api_key"
     """API keys in the forms of common providers, JSON web tokens, private keys, ``Authorization`` headers, bearer
-    tokens, values that are assigned to a password or key, and all values under such a name in an object."""
+    tokens, values that are assigned to a password or key, parameters of URLs with such a name, and all values under one
+    in an object."""
     PAYMENT_CARD = "payment_card"
     """Numbers of payment cards: prefix and length of a card network, and the right check digit (Luhn)."""
 
@@ -103,6 +104,18 @@ _PRIVATE_KEY = linear(
     r"(?:-----END [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----)?"
 )
 _USER_INFO = linear(r"://[^\s/?#\"<>@]{1,1024}+@")
+# A parameter up to its value, also as it is inside of another one, in HTML and in JSON. It begins with a set of
+# characters, which the matcher searches fast, and must end like the name of a secret, as few do.
+_PARAMETER = linear(
+    r"[?&;#%\\](?:(?<=[?&;#])|(?<=%)(?:25){0,2}(?:3[Ff]|2[36])|(?<=\\)u0026)"
+    r"([\w.~-]{1,128}+(?<=(?i:key|sig|ure|mac|uth|ken|ass|ord|pwd|swd|ase|ret|ial|ion)))(?:=|%(?:25){0,2}3[Dd])"
+)
+_PARAMETER_VALUE = re.compile(r"[^&\s#\"<>\\]{1,4096}")
+_SIGNS = re.compile(r"(?:(?:\A|[._~-])(?i:key|sig|signature|hmac|auth)|[a-z](?:Key|Sig|Signature|Auth))\Z")
+"""Names of parameters that sign an address or open it, beside those of :func:`is_secret_name`."""
+_ENDS_OF_PROSE: Final = "'),.;]}"
+_LABELS: Final = tuple(f"[{each}]" for each in Preset)
+_REST = re.compile(r"[^\s,;&\"}\]]{0,4096}")
 
 # The lookbehinds follow the digit, because the matcher searches a first character much faster than a lookbehind.
 _CARD = linear(r"[2-6](?<![0-9][2-6])(?<![0-9]\.[2-6])(?:[ -]?+[0-9]){12,18}+")
@@ -134,6 +147,7 @@ def rules_of(preset: Preset) -> tuple[Rule, ...]:
                 Rule(preset, _PROVIDER_KEY, tuple(hint for hint, _ in _KEYS)),
                 Rule(preset, _PRIVATE_KEY, ("PRIVATE KEY",)),
                 Rule(preset, _USER_INFO, ("://",), accept=_user_info),
+                Rule(preset, _PARAMETER, ("=", "3D", "3d"), accept=_parameter),
                 *assigned,
             )
         case Preset.PAYMENT_CARD:
@@ -161,8 +175,25 @@ def _after_name(match: re.Match[str]) -> Span | None:
     start = match.end(1)
     while start < match.end() and match.string[start].isspace():
         start += 1
-    return (start, match.end()) if start < match.end() else None
+    return _value(match.string, start, match.end())
+
+
+def _value(text: str, start: int, end: int) -> Span | None:
+    """Return the span of a secret value, with what follows a label in it: an earlier rule has hidden the rest, and the
+    label ends with a character that ends values. ``None`` if nothing but a label is left of it."""
+    while text.startswith(_LABELS, text.rfind("[", start, end)) and text[end : end + 1] == "]":
+        end = _REST.match(text, end + 1).end()  # type: ignore[union-attr]  # it matches nothing, too
+    return (start, end) if start < end and text[start:end] not in _LABELS else None
 
 
 def _user_info(match: re.Match[str]) -> Span | None:
     return match.start() + len("://"), match.end() - 1
+
+
+def _parameter(match: re.Match[str]) -> Span | None:
+    """Return the value of a parameter with the name of a secret, without the end of a sentence."""
+    if not (is_secret_name(match[1]) or _SIGNS.search(match[1])):
+        return None
+    value = _PARAMETER_VALUE.match(match.string, match.end())
+    end = match.end() + len(value[0].rstrip(_ENDS_OF_PROSE)) if value else match.end()
+    return _value(match.string, match.end(), end)

@@ -11,7 +11,7 @@ from headrace.schemas.shape import AnyJson, FieldType, ListOf, MapOf, OneOf, Par
 MODELS = [*(model for model in FACTS if model is not ClockTicked), FeedbackGiven]
 
 
-def planted(model: type[Record], canary: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def planted(model: type[Record], canary: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each place of a text in the example of ``model``, with the fields of the example and ``canary`` in that place."""
     fields = EXAMPLES[model.TYPE].payload.model_dump(mode="python", exclude={"masked"})
     for field in shape_of(model).fields:
@@ -23,7 +23,7 @@ def planted(model: type[Record], canary: str) -> Iterator[tuple[str, dict[str, A
     yield f"{model.TYPE}: an unknown name", fields | {canary: 1}
 
 
-def _in_value(value: Any, kind: FieldType, canary: str) -> Iterator[tuple[str, Any]]:
+def _in_value(value: Any, kind: FieldType, canary: Any) -> Iterator[tuple[str, Any]]:
     match kind:
         case Text():
             yield "", f"so {canary}"

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.context import Context
 
-from headrace.agents.encoding import Encoded, Note, encode_note
+from headrace.agents.encoding import Encoded, InvalidEvent, Note, encode_note
 from headrace.agents.masking.linear import PIECE, LinearPattern, linear
 from headrace.agents.masking.masker import Masker
 from headrace.agents.masking.presets import Preset, is_luhn
@@ -105,6 +105,20 @@ def content(event: Encoded) -> dict[str, Any]:
         ),
         ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQO=\n-----END PGP PRIVATE KEY BLOCK-----", "[api_key]"),
         ("SECRET_KEY=q7 secretKey: q7", "SECRET_KEY=[api_key] secretKey: [api_key]"),
+        # Parameters of URLs; of others that only look like them nothing is hidden.
+        ("get https://m.example/x?key=q7&n=1.", "get https://m.example/x?key=[api_key]&n=1."),
+        ("(https://m.example/x?n=1&sig=q7%2Bq8%3D), then", "(https://m.example/x?n=1&sig=[api_key]), then"),
+        ("https://m.example/#token=q7 x", "https://m.example/#token=[api_key] x"),
+        ("?X-Amz-Signature=0a1b&auth=q7", "?X-Amz-Signature=[api_key]&auth=[api_key]"),
+        ("?a=1&amp;sharedKey=q7&amp;b=2", "?a=1&amp;sharedKey=[api_key]&amp;b=2"),
+        (r'{"u": "?a=1\u0026sig=q7\u0026b=2"}', r'{"u": "?a=1\u0026sig=[api_key]\u0026b=2"}'),
+        ("?next=https%3A%2F%2Fm.example%3Ftoken%3Dq7&n=1", "?next=https%3A%2F%2Fm.example%3Ftoken%3D[api_key]&n=1"),
+        # A value of which one rule hides the beginning, and one whose label another rule would find.
+        ("api_key=sk-abcdefghijklmnopqrst.uvw, n", "api_key=[api_key], n"),
+        ("?api_key=q7&key=AIzaSyA1234567890abcdefghijklmnopqrstu&n=1", "?api_key=[api_key]&key=[api_key]&n=1"),
+        ("x-api-key: q7, secret=4111111111111111-q7", "x-api-key: [api_key], secret=[api_key]"),
+        ("?keyword=boots&design=oak&author=ada&sort-key", "?keyword=boots&design=oak&author=ada&sort-key"),
+        ("?monkey=3&key=&passenger=ada; key = b", "?monkey=3&key=&passenger=ada; key = b"),
     ],
 )
 def test_presets_hide_and_leave_alone(text: str, shown: str) -> None:
@@ -126,11 +140,13 @@ def test_a_canary_is_hidden_wherever_it_stands(before: str, kind: str, after: st
 
 def test_what_is_hidden_is_counted_by_kind() -> None:
     assert masked("a@b.example, c@d.example, 4111111111111111")[1] == {"email": 2, "payment_card": 1}
+    assert masked("x-api-key: q7&api_key=q8")[1] == {"api_key": 2}
 
 
 ADVERSARIAL = (
     *("a", "@", "a@", "a.", "4 ", "4111 1111 1111 1112 ", "4", "sk-", "eyJaaaaaaaaa.", "://a", "bearer ", "token:1"),
     *("-----BEGIN PRIVATE KEY-----", "password=", 'password:"', 'secret:\\"', "key-"),
+    *("?key=", ";a=", ";a=?key=", "%2525", "&" + "a" * 128),
 )
 
 
@@ -310,6 +326,25 @@ def test_names_of_secrets_are_known_in_any_spelling(name: str) -> None:
     arguments = {name: "q7", "maxTokens": 5, "isSecretive": "q8"}
     event = content(encoded(ToolCalled, {"call_id": "c", "tool": "t", "arguments": arguments}, Masker(Masking())))
     assert event["arguments"] == {name: "[api_key]", "maxTokens": 5, "isSecretive": "q8"}
+
+
+@pytest.mark.parametrize("number", [4111111111111111, 4111111111111111.0, 41111111111111110000000])
+def test_a_number_to_hide_is_hidden_wherever_it_stands(number: float) -> None:
+    """Also one of more than 64 bits, which is described, and in fields that an event's parts do not know."""
+    masking = Masking(patterns={"account": r"4111[0-9]{12,20}"})
+    for model in MODELS:
+        for place, fields in planted(model, number):
+            try:
+                sent = encoded(model, fields, Masker(masking)).message.value
+            except InvalidEvent:  # a number where none may be
+                continue
+            assert b"4111" not in sent, place
+
+
+def test_values_under_the_name_of_a_secret_are_hidden_in_parts_of_an_event_that_do_not_know_it() -> None:
+    fields = {"call_id": "c", "choice": 0, "model": "m", "sampling": {"temperature": 1.0, "api_key": "q7", "pwd": {}}}
+    event = content(encoded(ModelCalled, CALL | fields, Masker(Masking())))
+    assert (event["sampling"]["api_key"], event["sampling"]["pwd"]) == ("[api_key]", "[api_key]")
 
 
 def test_an_exception_is_masked_before_it_is_cut(headrace: Headrace, notes: list[Note]) -> None:
