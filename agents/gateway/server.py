@@ -73,7 +73,9 @@ class GatewayServer:
         self._metrics = metrics
         self._now_ms = now_ms
         self._store = ResponsesStore()
-        self._sessions = SessionEndpoints(config, capture, recorder, sealer, limiter, self._access, now_ms)
+        self._sessions = SessionEndpoints(
+            config, capture, recorder, sealer, limiter, self._access, tenants.is_masked, now_ms
+        )
 
     def app(self) -> web.Application:
         """Return the application."""

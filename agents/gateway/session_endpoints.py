@@ -64,9 +64,11 @@ class SessionEndpoints:
         sealer: Sealer,
         limiter: Limiter,
         access: Callable[[web.Request], Access],
+        is_masked: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """``access``: returns who sends a request, or refuses it."""
+        """``access``: returns who sends a request, or refuses it. ``is_masked``: whether the messages of a tenant stay
+        out of the log."""
         self._config = config
         self._capture = capture
         self._recorder = recorder
@@ -74,6 +76,7 @@ class SessionEndpoints:
         self._limiter = limiter
         self._feedback_limiter = Limiter({Unit.REQUESTS: Rate(FEEDBACKS_PER_S, FEEDBACK_BURST)})
         self._access = access
+        self._is_masked = is_masked
         self._now_ms = now_ms
 
     def routes(self) -> list[tuple[str, str, Handler, Mapping[str, str]]]:
@@ -175,7 +178,8 @@ class SessionEndpoints:
         asked: FeedbackRequest = read_request(FeedbackRequest, body)
         if target.trajectory_id.startswith(UNRECORDED):  # accepted, as its other events are, and not recorded
             return json_response(encode({"accepted": True}), 202, CORS)
-        fact = FeedbackGiven(signal=asked.signal, value=asked.value, comment=asked.comment)
+        comment = None if self._is_masked(target.tenant) else asked.comment  # it may quote what was said
+        fact = FeedbackGiven(signal=asked.signal, value=asked.value, comment=comment)
         event, place = TrajectoryEvent(target.trajectory_id, None, fact), (target.tenant, target.trajectory_id)
         try:
             await self._recorder.record(place, [event])

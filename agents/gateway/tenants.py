@@ -71,6 +71,11 @@ class Tenants:
         """Return the tenant ``name``."""
         return self._by_name.get(name)
 
+    def is_masked(self, name: str) -> bool:
+        """Return whether the messages of the tenant ``name`` stay out of the log."""
+        tenant = self.named(name)
+        return tenant is not None and tenant.policy.masked
+
 
 def read_tenants(path: Path | None) -> Tenants:
     """Return the tenants of the file ``path``; without one, every key is accepted.

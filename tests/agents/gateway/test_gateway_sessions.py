@@ -106,9 +106,12 @@ async def test_a_program_says_what_came_of_its_session(tmp_path: Path, masked: b
             status, refused = await gateway.post(ended, wrong)
             assert (status, field in refused["error"]["message"]) == (400, True), refused
         assert (await gateway.post(ended, {"status": "budget_exhausted", "answer": result}))[0] == 200
-    end = recorded_in(tmp_path)[-1].fact
+        feedback = {"signal": "accepted", "value": 1.0, "comment": "one is right"}
+        assert (await gateway.post(f"/feedback/{session['feedback_token']}", feedback))[0] == 202
+    *_, end, given = (each.fact for each in recorded_in(tmp_path))
     assert isinstance(end, TrajectoryEnded)
     assert (end.status, end.answer) == (EndStatus.BUDGET_EXHAUSTED, None if masked else result)
+    assert given == FeedbackGiven(signal="accepted", value=1.0, comment=None if masked else "one is right")
 
 
 async def test_a_session_may_withdraw_consent_and_choose_its_id(tmp_path: Path) -> None:
