@@ -52,6 +52,8 @@ class _Thread:
     new: list[dict[str, Any]] = field(default_factory=list)
     """Prompts and results that the next call has in its request."""
     call: _Call | None = None
+    is_over: bool = False
+    """Of a sub-agent: what still comes is counted (``after_end``)."""
 
 
 class ClaudeRun:
@@ -127,6 +129,7 @@ class ClaudeRun:
             tool.__exit__(asyncio.CancelledError, asyncio.CancelledError(), None)
         for tool_use_id, thread in list(self._subagents.items()):
             self._finish(tool_use_id, thread.status)
+            self._flush(thread)
         self._flush(self._main)
         if not self._run.is_own:
             return
@@ -166,10 +169,11 @@ class ClaudeRun:
 
     def _finish(self, tool_use_id: str | None, status: str, report: Any = None) -> None:
         """End a sub-agent, unless it has ended. ``report``: what its caller receives."""
-        thread = self._subagents.pop(tool_use_id or "", None)
-        if thread is None or thread.subagent is None:
+        thread = self._subagents.get(tool_use_id or "")
+        if thread is None or thread.subagent is None or thread.is_over:
             return
         self._flush(thread)
+        thread.is_over = True
         error: BaseException | None = None
         if status == "completed":
             said = self._recorder.last_answer(thread.trajectory)  # is shown only if the program asks for it
@@ -178,6 +182,7 @@ class ClaudeRun:
             error = asyncio.CancelledError() if status in _STOPPED else sdk.ClaudeSDKError(status)
         kind = None if error is None else type(error)
         copy_context().run(thread.subagent.__exit__, kind, error, None)
+        thread.messages, thread.new = [], []
 
     def _answered(self, message: Any) -> None:
         """Record a block of an answer; a tool is called with it."""

@@ -249,6 +249,30 @@ async def test_a_sub_agent(
     assert headrace.stats.dropped == {}
 
 
+@pytest.mark.parametrize(
+    "late",
+    [
+        answered("msg_9", text("Late."), use("z", "Read", file_path="x"), parent="a"),
+        [returned("b", "late", parent="a")],
+        [started("a")],
+        [task("task_notification", "a", status="failed", summary="?", output_file="o")],
+    ],
+    ids=["answer", "result", "start", "notification"],
+)
+async def test_what_comes_of_a_sub_agent_after_its_end_begins_no_other(
+    late: list[dict[str, Any]], recording: Any, headrace: Headrace, notes: list[Note]
+) -> None:
+    lines = [started("a"), *SUB, returned("a", "It is 44."), *late]
+    cli = scripted_cli([*ASK, *lines, *answered("msg_3", text(ANSWER)), result(ANSWER)])
+    await read(recording.query(prompt="go", transport=cli))
+    main, sub = (in_order(own) for own in by_trajectory(notes))
+    assert [kinds(main).count(each) for each in ("subagent.started", "subagent.finished")] == [1, 1]
+    assert kinds(sub)[-2:] == ["model.called", "trajectory.ended"]
+    assert (main[-1].fields["status"], main[-1].fields["answer"]) == ("completed", ANSWER)
+    assert headrace.stats.dropped.keys() <= {"after_end"}
+    assert bool(headrace.stats.dropped) == ("assistant" in {each["type"] for each in late})
+
+
 async def test_a_compaction_and_partial_messages(recording: Any, headrace: Headrace, notes: list[Note]) -> None:
     usage = {"usage": {"output_tokens": 7}, "delta": {"stop_reason": "max_tokens"}}
     event = {"uuid": "u", "session_id": "s", "parent_tool_use_id": None}
