@@ -5,6 +5,11 @@ unavailable. A permanent error (the broker has forgotten the producer id, a topi
 a new session sends all unacknowledged events again, in order. Readers recognise a repeated event by its trajectory and
 sequence number.
 
+Of an error whose code the client does not know, nobody can tell whether it concerns one record, its batch or the
+broker. The events of the batch are in *doubt*: the next sessions send each of them alone. One that is refused alone is
+put aside until another one of its topic is accepted, or no other waits, and then tried again, with growing pauses. It
+is dropped as ``refused`` after ``MAX_REFUSALS`` if the broker has accepted others of its topic meanwhile.
+
 Producer ids are unique within a cluster. A cluster that is recreated at the same address assigns them from 0 again,
 while a session with an id of the old cluster may still write to it. The broker would take the first batches of a second
 session with the same id for repetitions, acknowledge them and not store them. Therefore no session uses an id under
@@ -15,8 +20,9 @@ import asyncio
 import heapq
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +32,9 @@ from aiokafka.errors import (
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
+    PolicyViolationError,
     RecordListTooLargeError,
+    UnknownError,
 )
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
@@ -43,6 +51,19 @@ Offered = tuple[Ticket, str, Message]
 REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidMessageError, InvalidTopicError)
 """Permanent errors that concern a single record: one that is larger than a batch is a batch of its own."""
 
+DOUBTS = (UnknownError, PolicyViolationError)
+"""Permanent errors that may concern a single record: ``UnknownError`` stands for every code that the client does not
+know, such as ``INVALID_RECORD``."""
+
+MAX_REFUSALS = 5
+"""Times for which an event in doubt is sent alone before it is dropped."""
+
+REFUSED_S = 2.0
+"""Pause after the first refusal of an event that was sent alone, in seconds; it doubles with each further one."""
+
+TIMER_S = 0.05
+"""What a timer is set later than its time, in seconds, because it may ring a little early."""
+
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.1, 5.0
 """Shortest and longest pause between attempts to connect, and between sessions without any acknowledgement."""
 
@@ -55,6 +76,18 @@ STOP_TIMEOUT_S = 2.0
 
 _used_ids: defaultdict[str, set[int]] = defaultdict(set)
 """Producer ids under which this process has sent, by the cluster's address."""
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """What is known of an event whose batch was refused for an unknown reason."""
+
+    accepted_before: int
+    """Number of acknowledged events of its topic when the doubt began."""
+    refusals: int = 0
+    """Number of refusals when it was sent alone."""
+    again_at: float = 0.0
+    """When to send it again, in seconds: not before, except after the first refusal."""
 
 
 class EventDelivery:
@@ -79,6 +112,10 @@ class EventDelivery:
         self._progress_at = clock()
         self._waiting: list[Offered] = []
         self._in_flight: dict[Ticket, tuple[str, Message]] = {}
+        self._doubts: dict[Ticket, _Doubt] = {}
+        self._aside: dict[Ticket, Offered] = {}
+        self._alone: Ticket | None = None
+        self._accepted = Counter[str]()
         self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._reported_at: dict[str, float] = {}
@@ -93,8 +130,8 @@ class EventDelivery:
 
     @property
     def waiting(self) -> int:
-        """Number of events that were not handed to the client yet."""
-        return len(self._waiting)
+        """Number of events that were not handed to the client yet, or are put aside."""
+        return len(self._waiting) + len(self._aside)
 
     @property
     def stalled_s(self) -> float:
@@ -116,6 +153,7 @@ class EventDelivery:
 
     def withdraw(self, is_wanted: Callable[[Ticket], bool]) -> list[Offered]:
         """Give up the wanted events among those that were not handed to the client, and return them in order."""
+        self._recall(lambda topic, doubt: True)
         withdrawn = sorted(each for each in self._waiting if is_wanted(each[0]))
         self._waiting = [each for each in self._waiting if not is_wanted(each[0])]
         heapq.heapify(self._waiting)
@@ -125,8 +163,8 @@ class EventDelivery:
 
     def resolved_up_to(self, ticket: Ticket) -> bool:
         """Return whether every event up to ``ticket`` is acknowledged or dropped."""
-        oldest = min(self._waiting[0][0] if self._waiting else ticket + 1, min(self._in_flight, default=ticket + 1))
-        return oldest > ticket
+        first = (each for each in (*self._in_flight, *self._aside, *(offered[0] for offered in self._waiting[:1])))
+        return min(first, default=ticket + 1) > ticket
 
     async def run(self) -> None:
         """Deliver events until cancelled, whether or not the broker is available."""
@@ -203,8 +241,12 @@ class EventDelivery:
             if not self._waiting:
                 await self._wait_for_work()
                 continue
+            if self._waiting[0][0] in self._doubts and self._in_flight:
+                await self._until(lambda: not self._in_flight)
+                continue
             ticket, topic, message = heapq.heappop(self._waiting)
             self._in_flight[ticket] = (topic, message)
+            self._alone = ticket if ticket in self._doubts else None
             try:
                 future = await producer.send(topic, key=message.key, value=message.value, headers=message.headers)
             except (*REFUSALS, TypeError, ValueError, AssertionError) as error:
@@ -215,6 +257,8 @@ class EventDelivery:
                 if own is not None:
                     used_ids.add(own)
                 future.add_done_callback(partial(self._answered, self._in_flight, ticket))
+                if self._alone is not None:
+                    await self._until(lambda: self._alone not in self._in_flight)
 
     def _answered(
         self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket, future: "asyncio.Future[Any]"
@@ -227,12 +271,41 @@ class EventDelivery:
             return
         if isinstance(error, REFUSALS):
             self._refuse(in_flight, ticket, in_flight[ticket][0], error)
+        elif isinstance(error, DOUBTS):
+            self._doubt(in_flight, ticket, error)
         elif error is not None:
             self._failure = error
             self._wake.set()
         else:
             self.sent += 1
+            topic, now = in_flight[ticket][0], self._clock()
+            self._accepted[topic] += 1
             self._resolve(in_flight, ticket)
+            # After one refusal at once: the broker may have refused everything of the topic until now.
+            self._recall(lambda its, doubt: its == topic and (doubt.refusals == 1 or doubt.again_at <= now))
+
+    def _doubt(self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket, error: BaseException) -> None:
+        """End the session, after which the event is sent alone; if it was, put it aside, or drop it."""
+        topic, message = in_flight[ticket]
+        doubt = self._doubts.setdefault(ticket, _Doubt(self._accepted[topic]))
+        if self._alone == ticket:
+            doubt.refusals += 1
+            if doubt.refusals >= MAX_REFUSALS and self._accepted[topic] > doubt.accepted_before:
+                self._refuse(in_flight, ticket, topic, error)
+            else:
+                self._aside[ticket] = (ticket, topic, message)
+                del in_flight[ticket]
+                pause = REFUSED_S * 2 ** (min(doubt.refusals, MAX_REFUSALS) - 1)
+                doubt.again_at = self._clock() + pause
+                asyncio.get_running_loop().call_later(pause + TIMER_S, self._wake.set)
+        self._failure = error
+        self._wake.set()
+
+    def _recall(self, is_wanted: Callable[[str, _Doubt], bool]) -> None:
+        """Have the wanted ones of the events that were put aside wait again. ``is_wanted`` gets topic and doubt."""
+        for ticket, topic, _ in [*self._aside.values()]:
+            if is_wanted(topic, self._doubts[ticket]):
+                heapq.heappush(self._waiting, self._aside.pop(ticket))
 
     def _refuse(
         self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket, topic: str, error: BaseException
@@ -242,13 +315,27 @@ class EventDelivery:
 
     def _resolve(self, in_flight: dict[Ticket, tuple[str, Message]], ticket: Ticket) -> None:
         _, message = in_flight.pop(ticket)
+        if self._doubts:
+            self._doubts.pop(ticket, None)
+            self._wake.set()
         self.pending -= 1
         self.pending_bytes -= len(message.value)
         self._progress_at = self._clock()
         self._on_resolved(ticket)
 
     async def _wait_for_work(self) -> None:
-        while not self._waiting and self._failure is None:
+        await self._until(self._has_work)
+
+    def _has_work(self) -> bool:
+        """Return whether an event is to be sent; if no other is, one that was put aside."""
+        if self._aside and not self._waiting and not self._in_flight:
+            now = self._clock()
+            self._recall(lambda topic, doubt: doubt.again_at <= now)
+        return bool(self._waiting)
+
+    async def _until(self, is_met: Callable[[], bool]) -> None:
+        """Wait for a condition, or a failure."""
+        while self._failure is None and not is_met():
             self._wake.clear()
             await self._wake.wait()
 
