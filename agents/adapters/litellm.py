@@ -6,7 +6,10 @@
 around them, or in one for each conversation. LiteLLM reports most answers where the call is made, but streams after
 their end, in a task or thread of its own: a stream has its place among the trajectory's events from its start, and may
 be recorded after the trajectory's end. A stream that is not read to its end is not reported, and its place remains a
-gap. Late, too, come synchronous answers in forms that are not OpenAI's or Anthropic's.
+gap. Late, too, come synchronous answers in forms that are not OpenAI's or Anthropic's: they have their place from when
+the program gets them. A call that is cancelled is never reported, nor recorded.
+
+Where the program keeps messages from LiteLLM's loggers (``turn_off_message_logging``), calls are recorded without them.
 
 Inside ``headrace.gateway_session`` the logger names the session in asynchronous calls; LiteLLM lets nobody change a
 synchronous one, which needs ``extra_headers=session.headers``.
@@ -17,18 +20,20 @@ Needs the extra ``litellm``. Nothing is consumed or changed.
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
 
 from headrace.agents.adapters.gateway_session import session_headers
 from headrace.agents.adapters.recorder import Host, RecordedCall
-from headrace.agents.adapters.requests import plain, read_answer
+from headrace.agents.adapters.requests import ReadAnswer, plain, read_answer
 from headrace.agents.adapters.runs import MAX_OPEN, library_of
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.trajectory import CURRENT
 
 with library_of("litellm"):
+    import litellm
     from litellm.integrations.custom_logger import CustomLogger
 
 _CALLS = ("completion", "acompletion")
@@ -68,7 +73,7 @@ class HeadraceLogger(CustomLogger):  # type: ignore[misc]  # the library may be 
             if kwargs.get("call_type") not in _CALLS:
                 return
             is_stream = bool((kwargs.get("optional_params") or {}).get("stream") or kwargs.get("stream"))
-            body = {"model": model, "messages": messages, "stream": is_stream}
+            body = {"model": model, "stream": is_stream} | ({} if _hides_messages(kwargs) else {"messages": messages})
             call = self._recorder.call(Api.CHAT, body, may_be_late=True)
             if call is not None:
                 with self._lock:
@@ -79,13 +84,15 @@ class HeadraceLogger(CustomLogger):  # type: ignore[misc]  # the library may be 
     # Where the call is made.
 
     def log_post_api_call(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Record a synchronous answer, if its form is known."""
+        """Record a synchronous answer, if its form is known; else it has its place, and is reported on a thread."""
         with self._quietly:
             if kwargs.get("call_type") != "completion" or kwargs.get("acompletion"):
                 return
             body = _json(kwargs.get("original_response"))
             if (api := _api_of(body)) is not None:
                 self._answered(kwargs, api, body, kwargs.get("response_headers"))
+            elif (call := self._open.get(kwargs.get("litellm_call_id", ""))) is not None:
+                call.is_reported_later()
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any
@@ -129,7 +136,19 @@ class HeadraceLogger(CustomLogger):  # type: ignore[misc]  # the library may be 
     def _answered(self, kwargs: Mapping[str, Any], api: Api, body: Any, headers: Any) -> None:
         if not isinstance(body, dict) or (call := self._take(kwargs)) is None:
             return
-        call.answered(headers if isinstance(headers, Mapping) else {}, lambda: read_answer(api, body))
+        is_hidden = not call.has_messages
+
+        def read() -> ReadAnswer:
+            answer = read_answer(api, body)
+            return replace(answer, message=None) if is_hidden else answer
+
+        call.answered(headers if isinstance(headers, Mapping) else {}, read)
+
+
+def _hides_messages(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether loggers are not to see messages: of this call, or of all."""
+    of_call = (kwargs.get("standard_callback_dynamic_params") or {}).get("turn_off_message_logging")
+    return bool(litellm.turn_off_message_logging if of_call is None else of_call)
 
 
 def _json(text: Any) -> Any:

@@ -165,6 +165,10 @@ class Recorder:
         if is_reported_late:
             conversations.sent(chain[-1])
 
+    def awaiting(self, trajectory: Trajectory, request: ReadRequest) -> None:
+        """Note that the answer to a request may be reported after the trajectory's end."""
+        self._memory.of(trajectory).sent(chain_of(request.messages or ())[-1])
+
     def returned(
         self,
         trajectory: Trajectory,
@@ -239,6 +243,19 @@ class RecordedCall:
         if may_be_late and self._trajectory is not None:
             self._recorder.sending(self._trajectory, read_request(api, self._body), is_reported_late=is_stream)
             self._place = self._trajectory.place() if is_stream else None
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether the messages of the request are known."""
+        return self._body.get("messages") is not None
+
+    def is_reported_later(self) -> None:
+        """Note that the host has an answer that is no stream, and that it may be reported after the trajectory's end:
+        the call takes its place now."""
+        with self.quietly:
+            if self._trajectory is not None and self._place is None:
+                self._recorder.awaiting(self._trajectory, read_request(self._api, self._body))
+                self._place = self._trajectory.place()
 
     def answered(self, headers: Mapping[str, str], read: Callable[[], ReadAnswer], **extra: Any) -> None:
         """Record the answer, unless it came through a gateway. ``read``: reads it."""

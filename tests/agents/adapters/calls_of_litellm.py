@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import litellm
@@ -11,7 +13,7 @@ import pytest
 from headrace.agents.adapters.litellm import HeadraceLogger
 from headrace.agents.encoding import Note
 from headrace.agents.sdk import Headrace
-from tests.agents.adapters.scripted import Endpoint, Reply, message
+from tests.agents.adapters.scripted import SEARCH, Endpoint, Reply, chat, message
 from tests.agents.adapters.shop import ANSWER, by_trajectory, chat_shop, fields_of
 from tests.agents.sdk_helpers import kinds, until
 
@@ -165,6 +167,91 @@ async def test_another_provider(is_async: bool, headrace: Headrace, endpoint: En
             litellm.completion(**asked)
     assert kinds(notes) == ["trajectory.started", "model.called", "trajectory.ended"]
     assert notes[1].fields["messages"] == [*question("44"), {"role": "assistant", "content": ANSWER}]
+
+
+def test_a_synchronous_answer_in_another_form_has_its_place_although_it_is_reported_after_the_end(
+    headrace: Headrace, endpoint: Endpoint, notes: list[Note], logger: HeadraceLogger
+) -> None:
+    said = {"content": {"role": "model", "parts": [{"text": ANSWER}]}, "finishReason": "STOP"}
+    endpoint.model = lambda body: Reply({"candidates": [said], "usageMetadata": {"promptTokenCount": 9}})
+    ended, told = threading.Event(), logger.log_success_event
+
+    def late_and_twice(**report: Any) -> None:
+        assert ended.wait(20)
+        told(**report)
+        told(**report)
+
+    logger.log_success_event = late_and_twice  # type: ignore[method-assign]
+    with headrace.trajectory(task_id="order-17", agent="checkout"):
+        litellm.completion(**ask(endpoint, messages=question("44")) | {"model": "gemini/gemini-2.0-flash"})
+    ended.set()
+    until(lambda: len(notes) == 3)
+    assert [(note.seq, *kinds([note])) for note in notes] == [
+        (0, "trajectory.started"),
+        (2, "trajectory.ended"),
+        (1, "model.called"),
+    ]
+    assert notes[2].fields["messages"][-1] == {"role": "assistant", "content": ANSWER}
+
+
+ODD = {
+    "no_choices": lambda body: Reply(chat("x") | {"choices": []}),
+    "no_content": lambda body: Reply(chat(None)),
+    "wrong_arguments": lambda body: Reply(chat(None, SEARCH | {"function": {"name": "search", "arguments": "{"}})),
+    "wrong_usage": lambda body: Reply(chat("x") | {"usage": {"prompt_tokens": -3, "completion_tokens": 10**12}}),
+    "huge": lambda body: Reply(chat("x" * 3_000_000)),
+    "no_json": lambda body: Reply("hello"),
+    "refused": lambda body: Reply({"error": {"message": "wrong key"}}, status=401),
+}
+FAILURES = (litellm.InternalServerError, litellm.AuthenticationError)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("odd", ODD)
+async def test_odd_answers_are_recorded_and_no_key_is(
+    odd: str, is_async: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    key = "zq-0123456789"
+    endpoint.model = ODD[odd]
+    asked = ask(endpoint, messages=question("44"), tools=TOOLS, extra_headers={"x-key": key}, metadata={"key": key})
+    with (
+        headrace.trajectory(task_id="order-17", agent="checkout"),
+        suppress(*FAILURES),
+    ):
+        if is_async:
+            await litellm.acompletion(**asked | {"api_key": key})
+        else:
+            litellm.completion(**asked | {"api_key": key})
+    assert fields_of(notes, "model.called")[0]["messages"][:2] == question("44")
+    assert [note.seq for note in notes] == [*range(len(notes))]
+    for note in notes:
+        error = note.fields.get("error")
+        assert key not in f"{note.fields} {'' if error is None else error.arguments}"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("of_call", [False, True])
+async def test_messages_that_loggers_are_not_to_see_are_not_recorded(
+    of_call: bool,
+    is_stream: bool,
+    headrace: Headrace,
+    endpoint: Endpoint,
+    notes: list[Note],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(litellm, "turn_off_message_logging", not of_call)
+    asked = ask(endpoint, messages=question("44"), tools=TOOLS, stream=is_stream)
+    with headrace.trajectory(task_id="order-17", agent="checkout"):
+        answer = await litellm.acompletion(**asked, **({"turn_off_message_logging": True} if of_call else {}))
+        if is_stream:
+            async for _ in answer:
+                pass
+    async with asyncio.timeout(20):
+        while len(notes) < 3:  # noqa: ASYNC110 - LiteLLM reports streams when it likes
+            await asyncio.sleep(0.01)
+    assert sorted(kinds(notes)) == ["model.called", "trajectory.ended", "trajectory.started"]
+    (called,) = fields_of(notes, "model.called")
+    assert (called.get("messages"), called["usage"].prompt_tokens) == (None, 9)
 
 
 async def test_a_gateway_s_calls_are_named_and_not_recorded(
