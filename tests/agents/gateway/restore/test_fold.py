@@ -23,6 +23,7 @@ from headrace.agents.gateway.terms import TenantPolicy
 from headrace.schemas.events import (
     EndStatus,
     ModelCalled,
+    Purpose,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
@@ -395,6 +396,29 @@ def test_a_session_that_was_opened_waits_for_its_first_request() -> None:
     assert (reply.outcome, reply.trajectory) == (Outcome.NEW_TRAJECTORY, opened[0])
     assert after.core.open(Tenant("acme"), SessionIdentity("s1", Source.URL), task(), now_ms=2) is None
     after.assert_exact()
+
+
+@pytest.mark.parametrize(
+    ("rate", "consent", "purpose"),
+    [(0.999, True, Purpose.EVALUATE), (1.0, False, Purpose.TRAIN), (1.0, True, Purpose.TRAIN)],
+)
+def test_the_terms_of_a_session_outlive_a_kill(rate: float, consent: bool, purpose: Purpose) -> None:
+    gateway = Gateway()
+    opened = gateway.core.open(
+        Tenant("acme", TenantPolicy(sample_rate=rate)),
+        SessionIdentity("s1", Source.URL),
+        task(purpose=purpose),
+        now_ms=1,
+        consent=consent,
+    )
+    assert opened is not None
+    gateway.log += opened[1]
+    before = gateway.sessions.get("acme", "s1")
+    assert before is not None
+    assert (before.terms.sample_rate, before.terms.consent, before.terms.purpose) == (rate, consent, purpose)
+    after = reborn(gateway)[0].sessions.get("acme", "s1")
+    assert after is not None
+    assert after.terms == before.terms
 
 
 def test_a_call_that_the_kill_interrupted_is_asked_again_in_its_trajectory() -> None:
