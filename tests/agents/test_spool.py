@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from headrace.agents import spool as spool_module
 from headrace.agents import spool_segments
 from headrace.agents.spool import Spool
-from headrace.agents.spool_folder import STATE_VARIABLE, SpoolUnusable, default_folder
+from headrace.agents.spool_folder import STATE_VARIABLE, SpoolFolder, SpoolUnusable, abandoned_sets, default_folder
 from headrace.agents.spool_frames import HEADER_BYTES, Loss, SpooledRecord, cluster_fingerprint, frame_of
 from headrace.agents.spool_segments import Taken, left_on_disk
 
@@ -185,6 +185,19 @@ def test_sets_are_adopted_oldest_first_by_one_process(folder: Path, losses: Loss
     all_done(other, taken)
     assert other.adopt()
     assert numbers(other.take_adopted(*EVERYTHING)) == [2]
+
+
+def test_a_set_that_cannot_be_read_hides_no_younger_one(folder: Path, losses: Losses) -> None:
+    for number in range(2):
+        spool = opened(folder, losses)
+        spool.append([numbered(number)], [number])
+        spool.close()
+    first, second = sorted({name[:36] for name in files(folder)})
+    found = []
+    for owned, _ in abandoned_sets(SpoolFolder(folder, create=False), HERE, {first}, found.append):
+        found.append(owned.id)
+        owned.release(is_empty=False)
+    assert found == [second]
 
 
 def test_events_for_one_cluster_are_not_returned_for_another(folder: Path, losses: Losses) -> None:
