@@ -67,6 +67,16 @@ def _no_state_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _java_starts_fast() -> Iterator[None]:
+    """Brokers of tests live for seconds: the second compiler and a concurrent collector would take a third of their
+    processor time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "JAVA_TOOL_OPTIONS" not in os.environ:
+            patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_secret_of_another_test() -> Iterator[None]:
     """Forget the secrets of a test's settings, so that they are not redacted in other tests' texts."""

@@ -71,7 +71,8 @@ class Rig:
     async def start_broker(self) -> None:
         """Start the broker on its data folder; returns once it answers."""
         command = await prepare_broker(self._broker, await kafka_jars(CACHE))
-        command = replace(command, env={"JAVA_TOOL_OPTIONS": _TRANSACTIONS_LOGGED})
+        options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_TRANSACTIONS_LOGGED}"
+        command = replace(command, env={"JAVA_TOOL_OPTIONS": options.strip()})
         properties = self._broker.folder / "server.properties"
         properties.write_text(properties.read_text() + self._listener_settings())
         self._broker_child = Child(command, self.folder / "kafka.log")
