@@ -6,6 +6,7 @@ Every change is an alert in ``alerts`` with an episode, like those of the monito
 at the start, so a restarted process neither opens an episode twice nor forgets one.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ RESOLVED_BELOW = 0.5
 """Share of the limit below which an episode ends, so that it does not open and end in turn."""
 MAX_SUBJECTS = 100
 """Most subjects of a condition that are judged: those with the largest values, and those with an open episode."""
+
+MAX_ENDED = 10_000
+"""Most resolved episodes that are remembered."""
 
 _NAMES = {condition.name: condition for condition in CONDITIONS}
 
@@ -42,6 +46,7 @@ class Alarms:
         self._limits = limits
         self._beyond: dict[Subject, int] = {}
         self._open: dict[Subject, Alert] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     @property
     def open(self) -> list[Alert]:
@@ -49,13 +54,17 @@ class Alarms:
         return list(self._open.values())
 
     def add(self, alert: Alert) -> None:
-        """Fold the next record of ``alerts``, also of other processes."""
+        """Fold the next record of ``alerts``, also of other processes. One that is folded again changes nothing: this
+        process folds its own when it has written them, and reads them later."""
         episode = alert.episode
         if episode is None or alert.source != SOURCE or episode.monitor not in _NAMES:
             return
-        if episode.state is EpisodeState.OPENED:
+        if episode.state is EpisodeState.OPENED and episode.id not in self._ended:
             self._open[Subject(episode.monitor, alert.run, str(alert.details.get("subject", "")))] = alert
         elif episode.state is EpisodeState.RESOLVED:
+            self._ended[episode.id] = None
+            if len(self._ended) > MAX_ENDED:
+                self._ended.popitem(last=False)
             self._open = {about: each for about, each in self._open.items() if _id(each) != episode.id}
 
     def judge(self, measured: Mapping[str, Sequence[Found]], now_ms: int) -> list[Alert]:

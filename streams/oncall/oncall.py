@@ -115,13 +115,24 @@ class _Alerts:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._producer: FencedProducer | None = None
+        self.before: dict[TopicPartition, int] = {}
+        """The ends of ``alerts`` when the producer was started, until that is read: the open transaction of another
+        process may hide alerts of this one."""
 
     async def start(self) -> None:
         """Take up the transactional id, unless it is taken up. Raises aiokafka's errors."""
-        if self._producer is None:
-            self._producer = await start_fenced_producer(
-                self._bootstrap, TRANSACTIONAL_ID, timeout_ms=round(TRANSACTION_S * 1000)
-            )
+        if self._producer is not None:
+            return
+        producer = await start_fenced_producer(
+            self._bootstrap, TRANSACTIONAL_ID, timeout_ms=round(TRANSACTION_S * 1000)
+        )
+        try:
+            async with open_consumer(self._bootstrap, isolation_level="read_uncommitted") as consumer:
+                self.before = await _ends(consumer, [ALERTS])
+        except BaseException:
+            await stop_producer(producer.kafka)
+            raise
+        self._producer = producer
 
     async def write(self, messages: Sequence[Message]) -> None:
         """Write ``messages``, all or none, after :meth:`start`. Raises aiokafka's errors, ``ProducerFenced`` if another
@@ -241,7 +252,11 @@ async def run_oncall(
                 try:
                     await log.start()
                     await tail.read(now_ms())
-                    await _round(log, recent, alarms, lags.fresh(4 * config.every_s), checked, measured)
+                    if await tail.has_read(log.before):
+                        log.before = {}
+                        await _round(log, recent, alarms, lags.fresh(4 * config.every_s), checked, measured)
+                    else:
+                        logger.warning("the conditions are measured when open transactions in alerts have ended")
                 except ProducerFenced as error:
                     raise OperatorError("another process oncall has taken over: run only one") from error
                 except (KafkaError, OSError) as error:

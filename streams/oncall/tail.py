@@ -97,6 +97,10 @@ class Tail:
         finally:
             self._consumer.pause(*self._places)
 
+    async def has_read(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether it has folded everything before ``ends``: open transactions hide what follows them."""
+        return all([await self._consumer.position(place) >= end for place, end in ends.items()])
+
     async def _positions(self) -> dict[TopicPartition, int]:
         return {place: await self._consumer.position(place) for place in self._places}
 

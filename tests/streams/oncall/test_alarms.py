@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.schemas.records.alert import Alert, EpisodeState, Severity
+from headrace.streams.oncall import alarms as alarms_module
 from headrace.streams.oncall.alarms import Alarms
 from headrace.streams.oncall.conditions import CONDITIONS, Found, Limits
 
@@ -69,6 +70,30 @@ def test_a_restarted_process_goes_on_with_the_episodes_in_the_log() -> None:
     assert ended.episode is not None
     assert log[0].episode is not None
     assert ended.episode.id == log[0].episode.id
+
+
+def test_an_alert_that_is_read_after_its_episode_has_ended_opens_nothing() -> None:
+    """A process folds its alerts when it has written them, and reads them later: another transaction may hide them."""
+    alarms = Alarms(LIMITS)
+    (opened,) = judged(alarms, "sdk-drops", Found("/agents/a", 5), at_s=0)
+    (ended,) = judged(alarms, "sdk-drops", at_s=1)
+    (again,) = judged(alarms, "sdk-drops", Found("/agents/a", 1), at_s=2)
+    for read in (opened, ended):
+        alarms.add(read)
+        assert alarms.open == [again]
+    assert judged(alarms, "sdk-drops", Found("/agents/a", 1), at_s=3) == []
+
+
+def test_the_ended_episodes_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarms_module, "MAX_ENDED", 2)
+    alarms, opened = Alarms(LIMITS), []
+    for second in range(3):
+        opened += judged(alarms, "sdk-drops", Found("/agents/a", 5), at_s=2 * second)
+        judged(alarms, "sdk-drops", at_s=2 * second + 1)
+    alarms.add(opened[1])
+    assert alarms.open == []
+    alarms.add(opened[0])
+    assert alarms.open == opened[:1]
 
 
 def test_runs_and_subjects_have_episodes_of_their_own() -> None:
