@@ -55,7 +55,8 @@ AREAS = {
         ),
     ),
     "watch": Area(
-        ("streams/watch/*.py", "streams/processors/watch.py", "streams/processors/observe.py"), ("tests/streams/watch",)
+        ("streams/watch/*.py", "streams/processors/watch.py", "streams/processors/observe.py"),
+        ("tests/streams/watch", "tests/streams/processors/test_watch.py"),
     ),
     "oncall": Area(
         ("streams/oncall/*.py", "streams/notifying/*.py"), ("tests/streams/oncall", "tests/streams/notifying")

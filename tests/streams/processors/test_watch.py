@@ -2,19 +2,23 @@
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
+from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
-from headrace.schemas.records.alert import Alert, EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.records.watch import Lane, Observation, Readings
-from headrace.schemas.topics import FEEDBACK, OBSERVATIONS, REJECTED, REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.topics import FEEDBACK, OBSERVATIONS, REJECTED, REWARDS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, record_message
 from headrace.streams.drive import drive
 from headrace.streams.processors.observe import UNREADABLE, restore_observe
-from headrace.streams.processors.watch import episode_message, restore_watch
+from headrace.streams.processors.watch import episode_message, readings_message, restore_watch
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
@@ -22,12 +26,16 @@ from headrace.streams.runtime.processor import Start
 from headrace.streams.runtime.runtime import Runtime
 from headrace.streams.scoring.score import reward_message
 from headrace.streams.topology import TOPOLOGY
+from headrace.streams.watch.key_state import KeyState, StoredRow, digest, key_entry, row_entry
 from headrace.streams.watch.planted.attempts import honest_step
 from headrace.streams.watch.planted.hacks import HACKS, hacked_step, share_at
 from headrace.streams.watch.planted.observations import reward, trajectory
+from headrace.streams.watch.watch import OBSERVED, REPEATED
+from headrace.streams.watch.window import Key, Row
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 from tests.streams.builders import T0, session
 from tests.streams.test_drive import messages
+from tests.streams.watch.builders import after
 
 
 def stored(topic: Topic, message: Message, offset: int, time_ms: int = T0) -> StoredRecord:
@@ -172,3 +180,71 @@ def test_state_that_cannot_be_read_is_quarantined() -> None:
 def test_an_alert_without_an_episode_has_no_message_here() -> None:
     with pytest.raises(ValueError, match="belongs to no episode"):
         episode_message(Alert(run="", source="x", kind="y", message="z"), 1)
+
+
+def raised(state: EpisodeState, *, run: str = "r", window: int = 40, **changed: Any) -> Alert:
+    episode = Episode(id="e-1", monitor="talks", state=state, since_ms=1, **changed)
+    details = {"window": window} if window else {}
+    return Alert(run=run, source="watch", kind="monitor_talks", message="m", details=details, episode=episode)
+
+
+def test_each_change_of_an_episode_is_a_record_of_its_own_and_a_repeated_one_is_not() -> None:
+    """Notices and rows have the record's id: two that share one are delivered and shown as one."""
+    changes = [
+        raised(EpisodeState.OPENED),
+        raised(EpisodeState.ONGOING, window=48),
+        raised(EpisodeState.ONGOING, window=56),
+        raised(EpisodeState.ACKNOWLEDGED, by="ada"),
+        raised(EpisodeState.ACKNOWLEDGED, by="bob"),
+        raised(EpisodeState.ACKNOWLEDGED, by="ada", admission=AdmissionOrder.RESUME),
+        raised(EpisodeState.RESOLVED),
+    ]
+    ids = [envelope_of(episode_message(each, T0)).id for each in changes]
+    assert len({*ids}) == len(ids)
+    assert [envelope_of(episode_message(each, T0 + 1)).id for each in changes] == ids
+
+
+def envelope_of(message: Message) -> Envelope:
+    return decode(message.headers, message.value)[0]
+
+
+def test_records_are_about_their_run_or_what_they_watch() -> None:
+    with_run, without = raised(EpisodeState.OPENED), raised(EpisodeState.OPENED, run="")
+    assert [envelope_of(episode_message(each, T0)).subject for each in (with_run, without)] == ["r", "talks"]
+    read = after([[Row("t", None, T0, {"value": 1.0})]], Key(Lane.FEEDBACK, spec="thumb"))[-1].readings
+    named = read.model_copy(update={"run": "r"})
+    assert [envelope_of(readings_message(each, T0)).subject for each in (named, read)] == ["r", "feedback"]
+    assert len({envelope_of(readings_message(each, T0)).id for each in (named, read)}) == 2
+    assert readings_message(read, T0).key == b""
+
+
+def test_observations_of_a_key_that_is_missing_are_set_aside_and_others_are_kept() -> None:
+    key = Key(Lane.ATTEMPT, "r", "a", "s")
+    of_key, of_none = [StoredRow(digest(*each), digest("t", ""), Row("t", 1, T0, {})) for each in (key, key[:2])]
+    entries = [key_entry(KeyState(key)), row_entry(of_key), row_entry(of_none)]
+    stored_state = {
+        name: StoredRecord("headrace-watch-state", 0, number, T0, name, value, [])
+        for number, (name, value) in enumerate(entries)
+    }
+    operator, aside = restore_watch(Rules(), Start(stored_state))
+    assert [(each.record.offset, each.why) for each in aside] == [
+        (2, "an observation of a key that is missing or cannot be read")
+    ]
+    operator.process(stored(OBSERVATIONS, observed_message("t"), 0))
+    assert operator.flush().counts == {REPEATED: 1, OBSERVED: 1}, "the one of the key is known; the inputs' is new"
+
+
+def observed_message(id: str) -> Message:
+    seen = Observation(of=Lane.ATTEMPT, trajectory_id=id, run="r", agent="a", task_source="s", version=1, values={})
+    return record_message(seen, id=id, key=id, source="/t", time_ms=T0, subject=id)
+
+
+def test_steps_and_observations_are_folded_from_their_topics() -> None:
+    at = Reference(partition=0, offset=0)
+    group = TrainedGroup(group_id="g", group=at, trajectory_ids=["t"], trajectories=[at])
+    step = Step(run="r", step=1, version=1, groups=[group], config_sha256="", data_sha256="", metrics={})
+    message = record_message(step, id="s-1", key="r", source="/t", time_ms=T0, subject="r")
+    operator, _ = restore_watch(Rules(), Start())
+    operator.process(stored(STEPS, message, 0))
+    operator.process(stored(OBSERVATIONS, observed_message("t"), 0))
+    assert operator.flush().counts == {OBSERVED: 3}  # the step's trajectory, and two lanes of the attempt

@@ -13,8 +13,8 @@ from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.records.watch import Lane, Observation
 from headrace.streams.watch import watch as fold_module
 from headrace.streams.watch.judgement import WatchRules
-from headrace.streams.watch.key_state import decoded, key_entry, row_entry
-from headrace.streams.watch.watch import KEYS_DROPPED, REPEATED, KeyState, Watch, WatchChanges
+from headrace.streams.watch.key_state import decoded, digest, key_entry, row_entry, row_name
+from headrace.streams.watch.watch import KEYS_DROPPED, OBSERVED, REPEATED, KeyState, Watch, WatchChanges
 from headrace.streams.watch.window import LEAST, Key, keys_of
 from headrace.trainer.admission.pauses import PausedSource, Pauses
 from tests.streams.watch.builders import RULES, observed
@@ -212,6 +212,33 @@ def test_the_state_is_stored_as_it_is() -> None:
         assert decoded(name, value) == entry
     with pytest.raises(ValueError, match="no entries like"):
         decoded(b"x", b"{}")
+
+
+def test_stored_state_of_former_releases_is_found_under_its_names() -> None:
+    """The names are digests: with others, the state of a running system would be lost, and its alerts never end."""
+    name, value = key_entry(KeyState(Key(Lane.ATTEMPT, "r", "search", "hotpot"), touched_ms=5))
+    assert name == b"k38106d16b1ff74ef"
+    assert value == b'{"key":["attempt","r","search","hotpot",""],"touched_ms":5}'
+    assert row_name(digest("k"), digest("t", "")) == b"rac52cb5ff985d4632add4cf717a361d9"
+
+
+def test_an_observation_is_known_again_until_1024_later_ones_are_in_complete_windows() -> None:
+    """Windows of inputs have 64 rows: the last 16 complete ones are remembered, and the open one."""
+    fold, changes = Watch(RULES), WatchChanges()
+    for number in range(18 * 64 + 1):
+        fold.add(observed(f"t{number}", turns=1.0), 1000 + number, changes)
+    assert changes.counts[REPEATED] == 0
+    inputs = Key(Lane.INPUT, "r", "a")
+    (state,) = [each for each in fold.entries() if isinstance(each, KeyState) and each.key == inputs]
+    assert (len(state.remembered), state.window) == (1024, 18)
+    assert state.remembered[0] == digest(f"t{2 * 64}", "")
+    for known in (2 * 64, 18 * 64):
+        again = WatchChanges()
+        fold.add(observed(f"t{known}", turns=1.0), 9000, again)
+        assert again.counts[REPEATED] == 2, known
+    again = WatchChanges()
+    fold.add(observed(f"t{2 * 64 - 1}", turns=1.0), 9000, again)
+    assert (again.counts[REPEATED], again.counts[OBSERVED]) == (1, 1), "the lane of attempts has larger windows"
 
 
 def test_the_state_of_a_key_is_bounded() -> None:
