@@ -226,7 +226,7 @@ async def run_oncall(
     at the start, aiokafka's errors if the broker does not answer then, and ``OperatorError`` if another process has
     taken over.
     """
-    measured = Measured()
+    measured, clock_ms = Measured(), steady_clock()
     watch(measured)
     recent = Recent(config.runs, window_s=config.limits.window_s)
     alarms, lags = Alarms(config.limits), _Lags(measured, config.ignore_groups)
@@ -236,12 +236,12 @@ async def run_oncall(
         _open_alerts(config.bootstrap) as log,
     ):
         tail = Tail(consumer, recent, alarms, window_s=config.limits.window_s)
-        await tail.start(now_ms())
+        await tail.start(clock_ms())
         checked = Checked()
         meter = LagMeter(config.bootstrap)
         beside = [
             asyncio.create_task(meter.run(interval_s=config.every_s, stop=stop, write=lags.write)),
-            asyncio.create_task(_check_ledger(config, unassigned, checked, measured, stop)),
+            asyncio.create_task(_check_ledger(config, unassigned, checked, measured, clock_ms, stop)),
         ]
         try:
             ready()
@@ -251,10 +251,10 @@ async def run_oncall(
                         task.result()  # raises what has ended it
                 try:
                     await log.start()
-                    await tail.read(now_ms())
+                    await tail.read(clock_ms())
                     if await tail.has_read(log.before):
                         log.before = {}
-                        await _round(log, recent, alarms, lags.fresh(4 * config.every_s), checked, measured)
+                        await _round(log, recent, alarms, lags.fresh(4 * config.every_s), checked, measured, clock_ms())
                     else:
                         logger.warning("the conditions are measured when open transactions in alerts have ended")
                 except ProducerFenced as error:
@@ -275,8 +275,8 @@ async def _round(
     lags: list[Found] | None,
     checked: Checked,
     measured: Measured,
+    now: int,
 ) -> None:
-    now = now_ms()
     counted = None if lags is None else lags_that_count(lags, recent.unfinished)
     values = values_of(recent, counted, checked, now)
     measured.values, measured.monitors = values, recent.open_monitors
@@ -284,7 +284,8 @@ async def _round(
     alerts = alarms.judge(values, now)
     if not alerts:
         return
-    await log.write([alert_message(alert, now) for alert in alerts])
+    time_ms = now_ms()
+    await log.write([alert_message(alert, time_ms) for alert in alerts])
     for alert in alerts:
         alarms.add(alert)
         logger.warning("%s", alert.message)
@@ -309,7 +310,12 @@ def values_of(recent: Recent, lags: Sequence[Found] | None, checked: Checked, no
 
 
 async def _check_ledger(
-    config: OnCallConfig, consumer: ReportingConsumer, checked: Checked, measured: Measured, stop: asyncio.Event
+    config: OnCallConfig,
+    consumer: ReportingConsumer,
+    checked: Checked,
+    measured: Measured,
+    clock_ms: Callable[[], int],
+    stop: asyncio.Event,
 ) -> None:
     """Keep the newest ledger in ``checked``, until ``stop`` is set. Its topics are read only if one has grown: their
     ends come from ``consumer``, which has no assignment, while a reading opens a consumer for each."""
@@ -317,7 +323,7 @@ async def _check_ledger(
     read: dict[TopicPartition, int] | None = None
     while not stop.is_set():
         try:
-            began_ms = now_ms()
+            began_ms = clock_ms()
             ends = await _ends(consumer, TOPICS_AGAINST_THE_STREAM)
             if reader is None:
                 reader = await kept_ledger(config.bootstrap, config.cache)
@@ -364,3 +370,10 @@ def alert_message(alert: Alert, time_ms: int) -> Message:
 def now_ms() -> int:
     """Returns Unix milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def steady_clock() -> Callable[[], int]:
+    """Returns a clock in Unix milliseconds that begins at the present time and then runs evenly. If the machine's clock
+    is set back or forward, or the machine was suspended, no run seems to have made a step lately, or none for hours."""
+    begun_ms, begun_s = now_ms(), time.monotonic()
+    return lambda: begun_ms + round(1000 * (time.monotonic() - begun_s))

@@ -1,6 +1,7 @@
 """The process oncall on a real broker: the ledger, restarts, and a second process."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from headrace.schemas.records.alert import Alert, EpisodeState, Severity
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
-from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, TOPICS
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, STEPS, TOPICS
 from headrace.schemas.wire import Message, decode, record_message
 from headrace.streams.lag import ConsumerLag
 from headrace.streams.ledger.tally import LedgerTally
+from headrace.streams.oncall import oncall as oncall_module
 from headrace.streams.oncall.conditions import Limits
 from headrace.streams.oncall.oncall import (
     TRANSACTIONAL_ID,
@@ -30,6 +32,7 @@ from headrace.streams.oncall.oncall import (
     lag_by_group,
     now_ms,
     run_oncall,
+    steady_clock,
     values_of,
 )
 from headrace.streams.oncall.recent import FEEDBACK_WAIT_MS, Recent
@@ -61,6 +64,14 @@ def test_feedback_is_not_lost_while_the_ledger_is_behind() -> None:
     caught_up = Checked(empty, ("old",), at_ms=100_000 + FEEDBACK_WAIT_MS)
     (lost,) = values_of(recent, None, caught_up, caught_up.at_ms)["lost-feedback"]
     assert (lost.value, lost.details) == (1, {"trajectory": "new"})
+
+
+@pytest.mark.parametrize("hours", [-1, 24])
+def test_a_clock_that_is_set_ages_nothing_and_makes_nothing_young(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    clock_ms, wall_ms = steady_clock(), now_ms()
+    monkeypatch.setattr(time, "time_ns", lambda: 1_000_000 * (wall_ms + 3_600_000 * hours))
+    assert now_ms() == wall_ms + 3_600_000 * hours
+    assert wall_ms - 60_000 < clock_ms() < wall_ms + 60_000
 
 
 @pytest.mark.parametrize("setting", [{"every_s": 0}, {"ledger_every_s": -1}])
@@ -174,6 +185,26 @@ async def test_a_dead_letter_of_an_old_record_is_an_alert_when_it_arrives(kafka:
         await write_dead_letter(kafka, 10 + number, timestamp_ms=timestamp_ms)
         await until(partial(opened_and_resolved, known + number))
     await running.end()
+
+
+@pytest.mark.kafka
+async def test_an_alert_ends_in_time_although_the_clock_is_set_back(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def states() -> list[EpisodeState]:
+        alerts = await alerts_of(kafka, "oncall_dead_letters")
+        return [each.episode.state for each in alerts if each.episode and each.details["subject"] == STEPS.name]
+
+    running = await Running(kafka, window_s=4).ready()
+    await write_dead_letter(kafka, 30, STEPS.name)
+    await until(lambda: _is(states, [EpisodeState.OPENED]))
+    monkeypatch.setattr(oncall_module, "now_ms", lambda: now_ms() - 3_600_000)
+    await until(lambda: _is(states, [EpisodeState.OPENED, EpisodeState.RESOLVED]))
+    await running.end()
+
+
+async def _is(states: Callable[[], Awaitable[list[EpisodeState]]], expected: list[EpisodeState]) -> bool:
+    return await states() == expected
 
 
 @pytest.mark.kafka
