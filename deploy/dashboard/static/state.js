@@ -40,10 +40,14 @@
     return ["busy", `step ${facts.step}, ${duration(sinceStep)} ago`];
   }
 
+  // Milliseconds that pass evenly, also when the machine's clock is set.
+  const steady = () => performance.timeOrigin + performance.now();
+
   // Returns [state, text, stale] of the page's feed: connecting, live, slow or lost; stale if the sink writes nothing.
-  // `still`: the page shows a record as it was read, and does not change.
-  function feedState({ seenAt, slowS, closed, expired, refused, pulse, still }, now) {
-    const at = seenAt ? (still ? `; read at ${clock(seenAt)}` : `; the figures are of ${clock(seenAt)}`) : "";
+  // `still`: the page shows a record as it was read, and does not change. `now`, `seenAt` and `pulse.at` are steady times,
+  // `seenClock` is what the clock said at `seenAt`.
+  function feedState({ seenAt, seenClock, slowS, closed, expired, refused, pulse, still }, now) {
+    const at = seenAt ? (still ? `; read at ${clock(seenClock)}` : `; the figures are of ${clock(seenClock)}`) : "";
     const heardAt = Math.max(seenAt && !still ? seenAt : 0, pulse?.at ?? 0);
     if (expired) return ["lost", `this link has expired${at}`];
     if (refused) return ["lost", "refused"];
@@ -58,19 +62,18 @@
     if (sinkMs > SINK_SILENT_MS) {
       return ["live", `${live}, but the sink has written nothing to ClickHouse for ${duration(sinkMs)}: does it run, and does Kafka answer? headrace status`, true];
     }
-    return seenAt ? ["live", `${live}, ${clock(seenAt)} ${ZONE}`] : ["connecting", "connecting"];
+    return seenAt ? ["live", `${live}, ${clock(seenClock)} ${ZONE}`] : ["connecting", "connecting"];
   }
 
   // Shows the feed's state in #state and the run's after it, and keeps both true while nothing arrives.
   function watchFeed({ still = false } = {}) {
-    const feed = { seenAt: 0, slowS: 0, closed: false, expired: false, refused: false, pulse: null, facts: null, still };
+    const feed = { seenAt: 0, seenClock: 0, slowS: 0, closed: false, expired: false, refused: false, pulse: null, facts: null, still };
     const chip = element("p", { className: "doing", id: "doing", hidden: true });
     chip.setAttribute("role", "status");
     byId("state").after(chip);
 
     function show() {
-      const now = Date.now();
-      const [state, text, isStale] = feedState(feed, now);
+      const [state, text, isStale] = feedState(feed, steady());
       if (byId("state").textContent !== text) {
         byId("state").dataset.state = state;
         byId("state").toggleAttribute("data-stale", Boolean(isStale));
@@ -78,7 +81,7 @@
       }
       chip.hidden = !feed.facts;
       if (!feed.facts) return;
-      const [doing, sentence] = runState(feed.facts, now);
+      const [doing, sentence] = runState(feed.facts, Date.now());
       const words = `${doing}: ${sentence}`;
       if (chip.textContent !== words) {
         chip.dataset.doing = doing;
@@ -89,12 +92,12 @@
     setInterval(show, 500);
     return {
       seen() {
-        Object.assign(feed, { seenAt: Date.now(), slowS: 0, closed: false, refused: false });
+        Object.assign(feed, { seenAt: steady(), seenClock: Date.now(), slowS: 0, closed: false, refused: false });
         show();
       },
       // `told`: seconds since ClickHouse answered, and since the sink wrote to it (null: it never did).
       pulse(told) {
-        Object.assign(feed, { pulse: { ...told, at: Date.now() }, closed: false });
+        Object.assign(feed, { pulse: { ...told, at: steady() }, closed: false });
         show();
       },
       slow(waited) {

@@ -55,6 +55,7 @@ def test_finished_paused_starving_busy_and_stuck_are_told_apart() -> None:
 def test_a_page_tells_what_is_old() -> None:
     feed = {
         "seenAt": NOW - 1_000,
+        "seenClock": NOW - 1_000,
         "slowS": 0,
         "closed": False,
         "expired": False,
@@ -105,9 +106,11 @@ def test_a_clickhouse_that_hangs_is_shown() -> None:
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
+@pytest.mark.parametrize("set_s", [0, -3600])
 def test_a_dashboard_that_stands_still_is_shown_and_so_is_its_return(
-    dashboard: str, clickhouse_reader: str, tmp_path: Path
+    dashboard: str, clickhouse_reader: str, tmp_path: Path, set_s: int
 ) -> None:
+    """Also if the clock of the browser's machine is set back meanwhile."""
     port = free_port()
     env = {
         "HEADRACE_CLICKHOUSE": clickhouse_reader, "HEADRACE_DASHBOARD_PORT": str(port), "HEADRACE_DATA": str(tmp_path),
@@ -122,6 +125,7 @@ def test_a_dashboard_that_stands_still_is_shown_and_so_is_its_return(
                 except Exception:  # noqa: BLE001 - it is not ready yet
                     page.wait_for_timeout(200)
             page.wait_for_selector("#state[data-state=live]")
+            page.evaluate("ms => { const now = Date.now; Date.now = () => now() + ms; }", 1000 * set_s)
             os.kill(child.pid, signal.SIGSTOP)
             page.wait_for_selector("#state[data-state=lost]", timeout=10_000)
             assert "nothing from the dashboard for" in page.locator("#state").inner_text()
