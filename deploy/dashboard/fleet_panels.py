@@ -124,7 +124,8 @@ FLEET_PANELS: tuple[Panel, ...] = (
         FROM lag FINAL
         WHERE (consumer_group, topic, partition, time) IN (
             SELECT consumer_group, topic, partition, max(time) FROM lag
-            WHERE time > now64(3) - INTERVAL 10 MINUTE GROUP BY consumer_group, topic, partition
+            WHERE time > now64(3) - INTERVAL 10 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
+            GROUP BY consumer_group, topic, partition
         )
         GROUP BY consumer_group, topic ORDER BY behind_s DESC, consumer_group, topic LIMIT 500
         """,
@@ -147,7 +148,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
         "Seconds that each consumer group was behind, last ten minutes.",
         """
         SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
-        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
+        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """,
         window_s=600.0,
@@ -203,7 +204,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
                    lagInFrame(calls, 1, calls) OVER before AS calls_before,
                    lagInFrame(arraySum(mapValues(errors)), 1, arraySum(mapValues(errors))) OVER before AS failed_before
             FROM gateway_stats FINAL
-            WHERE time > now64(3) - INTERVAL {GATEWAY_MINUTES} MINUTE
+            WHERE time > now64(3) - INTERVAL {GATEWAY_MINUTES} MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
             WINDOW before AS (PARTITION BY source ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
         )
         SELECT source,

@@ -199,7 +199,7 @@ PANELS: tuple[Panel, ...] = (
         "processed. An idle group is 0 s behind; markers of transactions do not count.",
         """
         SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
-        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
+        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """,
         window_s=600,

@@ -62,6 +62,13 @@ def fleet(dashboard: str, clickhouse: str) -> str:
         "'g3', now64(3), now64(3), '/gw/a', 30, map(), 1, map('e1', 1, 'e2', 0), 2, 0, 0",
         "'g4', now64(3), now64(3), '/gw/b', 7, map(), 1, map('e1', 0), 0, 0, 4",
         "'g5', now64(3), now64(3) - INTERVAL 1 HOUR, '/gw/gone', 7, map(), 1, map('e1', 0), 0, 0, 4",
+        "'g6', now64(3), now64(3) + INTERVAL 1 DAY, '/gw/b', 900, map(), 1, map('e1', 0), 0, 0, 99",
+    )
+    insert(
+        "lag",
+        "time, consumer_group, topic, partition, records, seconds",
+        "now64(3), 'set-back', 'events', 0, 5, 1.0",
+        "now64(3) + INTERVAL 1 DAY, 'set-back', 'events', 0, 9000, 900.0",
     )
     insert("applied", "id_sent, time, run, engine, version, swap_s", "'x', now64(3), 'rising', 'slow', 4, 1.5")
     return dashboard
@@ -97,6 +104,16 @@ def test_a_gateways_rates_are_those_between_its_reports_also_across_a_restart(fl
     assert second["calls_a_second"] == pytest.approx((120 + 30) / 60, rel=0.05)
     assert second["errors_a_second"] == pytest.approx(3 / 60, rel=0.05)
     assert (second["sessions_"], second["unacknowledged_"], second["engines_"]) == (1, 2, "e1: 1, e2: 0")
+
+
+def test_what_was_measured_by_a_clock_that_was_ahead_does_not_hide_what_is(fleet: str) -> None:
+    """A clock was a day ahead for a moment: what was measured then would be the newest for a day."""
+    groups = {row["consumer_group"]: row for row in rows(fleet, "groups")}
+    assert (groups["set-back"]["behind_s"], groups["set-back"]["records"]) == (1.0, 5)
+    for name, page in (("lag_s", "/fleet"), ("lag", "")):
+        drawn = [row["seconds"] for row in panel(fleet, name, page=page) if row["consumer_group"] == "set-back"]
+        assert drawn == [1.0]
+    assert {row["source"]: row["holes_"] for row in rows(fleet, "gateways")}["/gw/b"] == 4
 
 
 def test_engines_are_compared_with_the_newest_version_of_their_run(fleet: str) -> None:
