@@ -9,7 +9,7 @@ import pytest
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch.measures import LABELS
-from headrace.streams.watch.monitors import MONITORS
+from headrace.streams.watch.monitors import MONITORS, runbook_of
 from headrace.streams.watch.window import Key, Measured, Row
 from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, some
 
@@ -195,3 +195,24 @@ def test_a_change_for_good_is_an_alert_until_it_is_usual_and_so_is_its_end(
         alerts = told(monitor, key, window, [*[0.0] * USUAL, *[change] * 80, *[0.0] * 80])
         assert [each.episode.state for each in alerts if each.episode] == [opened, resolved, opened, resolved]
     assert told(monitor, key, window, [*[0.0] * USUAL, *[0.4] * 80, *[0.0] * 80]) == []
+
+
+@pytest.mark.parametrize(
+    ("monitor", "runbook"),
+    [
+        ("reward", "reward-drop"),
+        ("component:found", "reward-drop"),
+        ("heldout", "heldout-regression"),
+        ("heldout_gap", "heldout-regression"),
+        ("prompt_tokens", "input-drift"),
+        ("source_mix", "input-drift"),
+        ("feedback_delay", "input-drift"),
+        ("talks", "reward-hack"),
+        ("disagreement", "reward-hack"),
+        ("against:found", "reward-hack"),
+        ("tripwire", "reward-hack"),
+        ("anneal", "reward-hack"),
+    ],
+)
+def test_an_alert_names_the_runbook_of_what_has_changed(monitor: str, runbook: str) -> None:
+    assert runbook_of(monitor) == runbook
