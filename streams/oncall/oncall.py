@@ -5,7 +5,8 @@
     ledger ──fold─────────────────┘
 
 One process is enough: a second one takes over (its producer fences the first). It has no state of its own: open
-episodes are folded from ``alerts``, the ledger's fold is kept in the cache.
+episodes are folded from ``alerts``, the offsets of a consumer group say which dead letters were judged, and the fold of
+the ledger is kept in the cache.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from headrace.streams.oncall import conditions
 from headrace.streams.oncall.alarms import Alarms
 from headrace.streams.oncall.conditions import Found, Limits
 from headrace.streams.oncall.recent import Recent
-from headrace.streams.oncall.tail import Tail
+from headrace.streams.oncall.tail import GROUP, Tail
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class _Lags:
     def __init__(self, measured: Measured, ignored: Collection[str]) -> None:
         self._found: list[Found] | None = None
         self._measured = measured
-        self._ignored = ignored
+        self._ignored = {GROUP, *ignored}
 
     def fresh(self, within_s: float) -> list[Found] | None:
         """The lags, if they were measured within so many seconds."""
@@ -231,11 +232,11 @@ async def run_oncall(
     recent = Recent(config.runs, window_s=config.limits.window_s)
     alarms, lags = Alarms(config.limits), _Lags(measured, config.ignore_groups)
     async with (
-        open_consumer(config.bootstrap) as consumer,
+        open_consumer(config.bootstrap, group=GROUP) as consumer,
         open_consumer(config.bootstrap) as unassigned,
         _open_alerts(config.bootstrap) as log,
     ):
-        tail = Tail(consumer, recent, alarms, window_s=config.limits.window_s)
+        tail = Tail(config.bootstrap, consumer, recent, alarms, window_s=config.limits.window_s)
         await tail.start(clock_ms())
         checked = Checked()
         meter = LagMeter(config.bootstrap)
@@ -255,6 +256,7 @@ async def run_oncall(
                     if await tail.has_read(log.before):
                         log.before = {}
                         await _round(log, recent, alarms, lags.fresh(4 * config.every_s), checked, measured, clock_ms())
+                        await tail.commit()
                     else:
                         logger.warning("the conditions are measured when open transactions in alerts have ended")
                 except ProducerFenced as error:

@@ -2,6 +2,10 @@
 
     alerts, budget    from the start            steps, observations   the last 100 records of a partition
     dead-letters, sdk-stats, feedback           what the window covers
+    dead-letters                                also what the process before has not judged
+
+Dead letters have the times of their records, which do not tell which ones are new. The consumer group headrace-oncall
+does: its offsets are committed when the alerts about what is before them have been written.
 
 Only the newest observations of a batch are decoded: they say when a rollout arrived, not what it did. Between two reads
 nothing is fetched: all partitions are paused, and a read resumes those that have grown.
@@ -15,6 +19,7 @@ from aiokafka import TopicPartition
 from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.events import SdkStatsReported
 from headrace.schemas.kafka.consumer import ReportingConsumer
+from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import AT_ONCE, KafkaRecord, Stall, next_records, partitions_of
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter
@@ -27,6 +32,8 @@ from headrace.streams.oncall.recent import FEEDBACK_WAIT_MS, Recent
 
 logger = logging.getLogger(__name__)
 
+GROUP = "headrace-oncall"
+"""Consumer group of the dead letters that were judged."""
 FROM_START: tuple[Topic, ...] = (ALERTS, BUDGET)
 NEWEST: tuple[Topic, ...] = (STEPS, OBSERVATIONS)
 IN_WINDOW: tuple[Topic, ...] = (DEAD_LETTERS, SDK_STATS, FEEDBACK)
@@ -43,14 +50,18 @@ DECODED = 50
 
 
 class Tail:
-    """Reads the topics through one consumer without assignment."""
+    """Reads the topics through one consumer without assignment, of the group :data:`GROUP`."""
 
-    def __init__(self, consumer: ReportingConsumer, recent: Recent, alarms: Alarms, *, window_s: float) -> None:
+    def __init__(
+        self, bootstrap: str, consumer: ReportingConsumer, recent: Recent, alarms: Alarms, *, window_s: float
+    ) -> None:
+        self._bootstrap = bootstrap
         self._consumer = consumer
         self._recent = recent
         self._alarms = alarms
         self._window_ms = round(window_s * 1000)
         self._places: list[TopicPartition] = []
+        self._judged: dict[TopicPartition, int] = {}
 
     async def start(self, now_ms: int) -> None:
         """Fold what is in the log by now. Raises ``LookupError`` if a topic is missing."""
@@ -61,11 +72,15 @@ class Tail:
         since = now_ms - self._window_ms - FEEDBACK_WAIT_MS
         dated = {place: since for topic in IN_WINDOW for place in by_topic[topic.name]}
         found = await self._consumer.offsets_for_times(dated)
+        committed = await committed_offsets(self._bootstrap, GROUP, by_topic[DEAD_LETTERS.name])
+        # An offset beyond the end is of a former topic of this name; without one, times are all there is.
+        self._judged = {place: at.offset for place, at in committed.items() if 0 <= at.offset <= ends[place]}
         self._consumer.assign(self._places)
         for place in self._places:
             begin = begins[place]
             if place in dated:
                 begin = max(begin, found[place].offset if found.get(place) is not None else ends[place])
+                begin = max(begins[place], min(begin, self._judged.get(place, begin)))
             elif any(place.topic == topic.name for topic in NEWEST):
                 begin = max(begin, ends[place] - LAST)
             self._consumer.seek(place, begin)
@@ -97,6 +112,13 @@ class Tail:
         finally:
             self._consumer.pause(*self._places)
 
+    async def commit(self) -> None:
+        """Note that all dead letters that were read are judged. Raises aiokafka's errors."""
+        judged = {at: await self._consumer.position(at) for at in self._places if at.topic == DEAD_LETTERS.name}
+        if judged != self._judged:
+            await self._consumer.commit(judged)
+            self._judged = judged
+
     async def has_read(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether it has folded everything before ``ends``: open transactions hide what follows them."""
         return all([await self._consumer.position(place) >= end for place, end in ends.items()])
@@ -113,7 +135,8 @@ class Tail:
                     )
                 continue
             for record in records[-DECODED:] if place.topic == OBSERVATIONS.name else records:
-                self._add(record, seen_at(record, now_ms, follows), follows=follows)
+                is_new = follows or record.offset >= self._judged.get(place, record.offset + 1)
+                self._add(record, seen_at(record, now_ms, is_new), follows=follows)
 
     def _add(self, record: KafkaRecord, time_ms: int, *, follows: bool) -> None:
         if record.topic == FEEDBACK.name:

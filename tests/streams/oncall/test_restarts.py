@@ -19,8 +19,21 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.step import Budget
-from headrace.schemas.topics import ALERTS, BUDGET, EVENTS, FEEDBACK, REWARDS, SDK_STATS, STEPS, WEIGHTS, Topic
+from headrace.schemas.topics import (
+    ALERTS,
+    BUDGET,
+    EVENTS,
+    FEEDBACK,
+    REJECTED,
+    REWARDS,
+    SDK_STATS,
+    STEPS,
+    TRAINING,
+    WEIGHTS,
+    Topic,
+)
 from headrace.schemas.wire import Message, decode, record_message
+from headrace.streams.oncall.oncall import now_ms
 from tests.streams.oncall.test_oncall import Running, alerts_of, until, write_dead_letter
 
 pytestmark = pytest.mark.kafka
@@ -53,6 +66,29 @@ async def test_an_alert_that_is_hidden_by_an_open_transaction_is_not_raised_agai
     await asyncio.sleep(1)
     await second.end()
     assert [each.details["subject"] for each in await alerts_of(kafka, "oncall_dead_letters")] == [REWARDS.name]
+
+
+async def test_a_dead_letter_of_an_old_record_that_comes_while_no_process_runs_is_an_alert(kafka: str) -> None:
+    """A backlog is processed while oncall is restarted: its dead letters have the times of their records."""
+    hour_ago = now_ms() - 3_600_000
+    first = await Running(kafka).ready()
+    await write_dead_letter(kafka, 5, TRAINING.name, timestamp_ms=hour_ago)
+    await until(lambda: _raised(kafka, TRAINING.name, 1))
+    await first.end()
+    await write_dead_letter(kafka, 6, REJECTED.name, timestamp_ms=hour_ago)
+    second = await Running(kafka).ready()
+    await until(lambda: _raised(kafka, REJECTED.name, 1))
+    await second.end()
+    third = await Running(kafka).ready()
+    await until(lambda: _raised(kafka, REJECTED.name, 2))  # by their own times, both are out of the window
+    await third.end()
+    assert await _raised(kafka, TRAINING.name, 2)
+
+
+async def _raised(kafka: str, topic: str, count: int) -> bool:
+    """Whether there are so many alerts about ``topic``: that it has dead letters, and that this is resolved."""
+    found = [alert for alert in await alerts_of(kafka, "oncall_dead_letters") if alert.details["subject"] == topic]
+    return len(found) == count
 
 
 _ONCALL = """
@@ -132,14 +168,15 @@ ABOUT = {
 
 
 async def told(kafka: str, start: int) -> dict[tuple[str, str], list[tuple[str, EpisodeState]]]:
-    """Episode and state of the alerts from offset ``start`` on, by condition and subject."""
+    """Episode and state of the alerts from offset ``start`` on, by condition and subject, of those of this test."""
     found = defaultdict(list)
     async for record in read_to_end(kafka, ALERTS, start={0: start}, decided=True):
         alert = decode(record.headers, record.value)[1]
         assert isinstance(alert, Alert)
         assert alert.episode is not None
         about = (alert.episode.monitor, str(alert.details.get("subject", "")))
-        found[about].append((alert.episode.id, alert.episode.state))
+        if about in ABOUT:
+            found[about].append((alert.episode.id, alert.episode.state))
     return found
 
 
