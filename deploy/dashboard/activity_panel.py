@@ -14,7 +14,8 @@ RECENT_STEPS = 10
 """Steps whose seconds tell what a trainer spends its time on."""
 
 _OUTAGES = ", ".join(f"'{kind}'" for kind in OUTAGES)
-_LAST_STEP = f"(SELECT max(time) FROM steps WHERE {_RUN})"
+# The last one in the log: a step of a clock that was ahead is not the newest until that time.
+_LAST_STEP = f"(SELECT argMax(time, (offset, time)) FROM steps WHERE {_RUN})"
 _RECENT = f"(SELECT time, metrics FROM steps FINAL WHERE {_RUN} ORDER BY step DESC LIMIT {RECENT_STEPS})"
 
 ACTIVITY = Panel(

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from headrace.streams.clickhouse.database import open_client
 from tests.deploy.dashboard.served import served
 from tests.deploy.dashboard.test_feed import served_with_silent_clickhouse
 from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
+from tests.deploy.dashboard.test_panels import panel
 
 NOW = 1_790_000_000_000
 RUNNING: dict[str, Any] = {
@@ -48,6 +50,25 @@ def test_finished_paused_starving_busy_and_stuck_are_told_apart() -> None:
             found = page.evaluate("([facts, now]) => runState(facts, now)", [RUNNING | changed, NOW])
             assert found[0] == state, (changed, found)
             assert words in found[1]
+
+
+@pytest.mark.clickhouse
+def test_a_step_of_a_clock_that_was_ahead_is_not_the_last_one(dashboard: str, clickhouse: str) -> None:
+    """A trainer whose clock was a day ahead for one step would be busy for a day, whatever became of it."""
+    client = open_client(clickhouse)
+    for offset, time in ((1, "now64(3) - INTERVAL 1 HOUR"), (2, "now64(3) + INTERVAL 1 DAY"), (3, "now64(3) - 400")):
+        client.command(
+            "INSERT INTO steps (id_sent, time, run, step, offset) "
+            f"SELECT 's{offset}', {time}, 'set-back', {offset}, {offset}"
+        )
+    client.command("INSERT INTO training (id_sent, time, run, group_id) SELECT 'g', now64(3), 'set-back', 'g'")
+    client.command(
+        "INSERT INTO alerts (id_sent, time, run, kind, message) "
+        "SELECT 'a', now64(3), 'set-back', 'object_store_unavailable', 'the store is away'"
+    )
+    (found,) = panel(dashboard, "activity", run="set-back")
+    assert (found["step"], found["groups_ready"], found["outage"]) == (3, 1, "the store is away")
+    assert 390 < time_ns() / 1e9 - found["last_step_ms"] / 1000 < 500
 
 
 @pytest.mark.browser
