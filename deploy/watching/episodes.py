@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
 MAX_EPISODES = 1000
-"""Most episodes that are kept: the newest."""
+"""Most episodes that are kept: the open ones, and the newest of the others."""
 
 _IN_THE_ROW = ("value", "limit", "subject")
 """Details of an alert of the process on call that its row or its message has."""
@@ -55,7 +55,8 @@ def episodes(alerts: Iterable[Alert]) -> list[EpisodeStatus]:
             continue
         found[episode.id] = replace(known, newest=alert, episode=episode) if known else EpisodeStatus(alert, episode)
         if len(found) > MAX_EPISODES:
-            del found[next(iter(found))]
+            ended = (id for id, each in found.items() if not each.is_open)
+            del found[next(ended, next(iter(found)))]
     return list(found.values())
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.deploy.watching import episodes as episodes_module
 from headrace.deploy.watching.episodes import NoEpisode, acknowledgement, episodes, explanation, named, row
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 
@@ -117,3 +118,13 @@ def test_below_the_line_stand_since_when_the_message_and_what_was_measured() -> 
     measured = {"value": 400.0, "limit": 300.0, "subject": "headrace-sink", "topic": "events", "partition": 3}
     (lag,) = episodes([talks.newest.model_copy(update={"details": measured, "message": "It is far behind."})])
     assert explanation(lag)[1:] == ["    It is far behind.", "    topic: events", "    partition: 3"]
+
+
+def test_of_too_many_alerts_the_oldest_resolved_ones_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open alert is listed and can be acknowledged however many have come and gone since."""
+    monkeypatch.setattr(episodes_module, "MAX_EPISODES", 3)
+    passed = [alert(f"p{number}", state) for number in range(5) for state in (OPENED, RESOLVED)]
+    known = [alert("old", OPENED), *passed, alert("new", OPENED)]
+    assert [each.episode.id for each in episodes(known)] == ["old", "p4", "new"]
+    many = [alert(f"o{number}", OPENED) for number in range(5)]
+    assert [each.episode.id for each in episodes(many)] == ["o2", "o3", "o4"], "of open ones the oldest"
