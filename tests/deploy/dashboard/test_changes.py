@@ -1,7 +1,7 @@
 """Panels are queried again only if their tables have changed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -142,19 +142,15 @@ async def test_only_panels_whose_tables_changed_are_queried(
         assert "new" in third["panels"]["alerts"]["message"]
         assert third["panels"]["reward"] is first["panels"]["reward"]
         # Nothing is written any more: at last each panel is read once in five minutes, those of the last minutes too.
-        none, real, shown = set[str](), snapshots_module.monotonic, []
+        none, now, shown = set[str](), snapshots_module.monotonic(), []
         for after_s, queried in ((601, every), (602, none), (601 + MAX_AGE_S - 5, none), (602 + MAX_AGE_S, every)):
-            monkeypatch.setattr(snapshots_module, "monotonic", partial(clock_ahead, real, after_s))
+            monkeypatch.setattr(snapshots_module, "monotonic", partial(float, now + after_s))
             snapshot, again = await read_by(snapshots)
             assert again == queried, after_s
             shown.append(snapshot)
         assert all(each is shown[0] for each in shown)
     finally:
         snapshots.close()
-
-
-def clock_ahead(clock: Callable[[], float], by_s: float) -> float:
-    return clock() + by_s
 
 
 class Refusing:

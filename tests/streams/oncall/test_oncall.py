@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,12 +24,13 @@ from headrace.schemas.wire import Message, decode, record_message
 from headrace.streams.lag import ConsumerLag
 from headrace.streams.ledger.tally import LedgerTally
 from headrace.streams.oncall import oncall as oncall_module
-from headrace.streams.oncall.conditions import Limits
+from headrace.streams.oncall.conditions import Found, Limits
 from headrace.streams.oncall.oncall import (
     TRANSACTIONAL_ID,
     Checked,
     Measured,
     OnCallConfig,
+    contradictions,
     lag_by_group,
     now_ms,
     run_oncall,
@@ -52,6 +54,15 @@ def test_a_group_is_as_late_as_its_latest_partition() -> None:
         "sink": (9.0, {"topic": "events", "partition": 1, "records": 12}),
         "score": (0.0, {"topic": "trajectories", "partition": 0, "records": 0}),
     }
+
+
+def test_contradictions_of_the_ledger_are_counted_and_three_are_named() -> None:
+    ledger = LedgerTally().ledger()
+    assert contradictions(ledger) == []
+    wrong = replace(ledger, adds_up=False, conflicting=5, unreadable=2, conflicts=[f"t{number}" for number in range(5)])
+    named = {"contradiction 1": "t0", "contradiction 2": "t1", "contradiction 3": "t2"}
+    assert contradictions(wrong) == [Found("", 7, details={"unreadable": 2, **named})]
+    assert contradictions(replace(ledger, adds_up=False)) == [Found("", 1, details={"unreadable": 0})]
 
 
 def test_feedback_is_not_lost_while_the_ledger_is_behind() -> None:
