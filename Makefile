@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests mostly wait for brokers and engines: three files at a time keep four cores busy.
 JOBS ?= 3
 
-.PHONY: install native wheel sanitize demo test clients lint
+.PHONY: install native wheel sanitize sanitize-gateway sanitize-streams demo test clients lint
 .DEFAULT_GOAL := test
 
 install: $(VENV)/.installed
@@ -38,24 +38,32 @@ SANITIZED_BUILD := $(CXX) -std=c++20 -O1 -g -fno-omit-frame-pointer -fvisibility
 	-fsanitize-coverage=trace-pc -DHEADRACE_SOURCES='""' -Ischemas/native
 SANITIZED_RUN := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" $(BIN)/python
+PYTHON_INCLUDE = -I$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['include'])")
 OF_STREAMS := HEADRACE_SANITIZED=$(SANITIZED)/streams.so
 OF_GATEWAY := HEADRACE_SANITIZED=$(SANITIZED)/gateway.so HEADRACE_SANITIZED_MODULE=headrace.agents.gateway.native.speedups
 sanitize: install
-	mkdir -p $(SANITIZED)
-	$(CXX) -std=c++20 -O1 -g -fPIC -c tests/streams/native/coverage.cpp -o $(SANITIZED)/coverage.o
-	include="$$($(BIN)/python -c "import sysconfig; print('-I' + sysconfig.get_paths()['include'])")"; \
-		set -e; \
-		$(SANITIZED_BUILD) $$include -Iagents/gateway/native agents/gateway/native/*.cpp $(SANITIZED)/coverage.o \
-			-o $(SANITIZED)/gateway.so; \
-		$(SANITIZED_BUILD) $$include -Istreams/native streams/native/*.cpp streams/native/*/*.cpp \
-			$(SANITIZED)/coverage.o -o $(SANITIZED)/streams.so
-	$(OF_GATEWAY) $(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/agents/gateway/native \
-		tests/agents/gateway/test_generate_stream.py \
+	$(MAKE) --jobs 2 --output-sync=target sanitize-gateway sanitize-streams
+
+sanitize-gateway: $(SANITIZED)/gateway.so
+	$(OF_GATEWAY) $(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized -p no:cacheprovider \
+		tests/agents/gateway/native tests/agents/gateway/test_generate_stream.py \
 		--deselect tests/agents/gateway/native/test_token_ids.py::test_it_was_built_from_the_current_sources
 	$(OF_GATEWAY) $(SANITIZED_RUN) -m tests.agents.gateway.native.fuzz --seconds 60
-	$(OF_STREAMS) $(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/streams/native \
-		--deselect tests/streams/native/test_arrivals.py::test_it_was_built_from_the_current_sources
+
+sanitize-streams: $(SANITIZED)/streams.so
+	$(OF_STREAMS) $(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized -p no:cacheprovider \
+		tests/streams/native --deselect tests/streams/native/test_arrivals.py::test_it_was_built_from_the_current_sources
 	$(OF_STREAMS) $(SANITIZED_RUN) -m tests.streams.native.fuzz --seconds 60
+
+$(SANITIZED)/coverage.o: tests/streams/native/coverage.cpp
+	mkdir -p $(SANITIZED)
+	$(CXX) -std=c++20 -O1 -g -fPIC -c $< -o $@
+
+$(SANITIZED)/gateway.so: $(SANITIZED)/coverage.o $(wildcard agents/gateway/native/*.?pp schemas/native/*.?pp)
+	$(SANITIZED_BUILD) $(PYTHON_INCLUDE) -Iagents/gateway/native $(filter %.cpp,$^) $(SANITIZED)/coverage.o -o $@
+
+$(SANITIZED)/streams.so: $(SANITIZED)/coverage.o $(wildcard streams/native/*.?pp streams/native/*/*.?pp schemas/native/*.?pp)
+	$(SANITIZED_BUILD) $(PYTHON_INCLUDE) -Istreams/native $(filter %.cpp,$^) $(SANITIZED)/coverage.o -o $@
 
 lint: install
 	$(BIN)/ruff format --check .
