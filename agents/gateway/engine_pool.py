@@ -8,18 +8,24 @@ nothing is retried: another engine would sample another answer.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from headrace.agents.gateway.engine_choice import EngineChoice, EngineLimits
-from headrace.agents.gateway.engine_errors import REMEDY, EngineBroke, EngineUnavailable
+from headrace.agents.gateway.engine_errors import REMEDY, EngineBroke, EngineError, EngineUnavailable
 from headrace.agents.gateway.engines import Answer, Engine, ServedModel
 from headrace.agents.gateway.generate_request import GenerateRequest, RenderedRequest
+
+_log = logging.getLogger(__name__)
+
+LOGGED_EVERY_S: Final = 60.0
+"""Shortest time between two reports that one engine fails, in seconds."""
 
 _T = TypeVar("_T")
 
@@ -47,6 +53,9 @@ class EnginePool:
         self._choice = EngineChoice([engine.url for engine in engines], self._limits)
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
+        self._logged_at: dict[str, float] = {}
+        """When a failure of an engine was last logged, by its address."""
+        self._logged_as_failing: set[str] = set()
 
     @asynccontextmanager
     async def generate(self, key: bytes, request: GenerateRequest) -> AsyncIterator[tuple[Engine, Answer]]:
@@ -59,8 +68,8 @@ class EnginePool:
         engine, answer = await self._on_first(key, lambda engine: engine.start(request), keeps=True)
         try:
             yield engine, answer
-        except EngineBroke:
-            self._failed(engine, 0.0)
+        except EngineBroke as error:
+            self._failed(engine, error, 0.0)
             raise
         finally:
             answer.close()
@@ -92,7 +101,7 @@ class EnginePool:
             finally:
                 if not is_kept:
                     self._give_back(engine)
-            self._choice.succeeded(engine.url)
+            self._succeeded(engine)
             return engine, found
 
     def in_flight(self) -> dict[str, int]:
@@ -119,15 +128,26 @@ class EnginePool:
 
     def _try_next(self, engine: Engine, error: EngineUnavailable, key: bytes, tried: list[str]) -> None:
         """Leave ``engine`` out; raises ``error`` if no other engine can be tried."""
-        self._failed(engine, error.retry_after_s)
+        self._failed(engine, error, error.retry_after_s)
         tried.append(engine.url)
         if not self._choice.candidates(key, self._clock(), tried):
             raise error
 
-    def _failed(self, engine: Engine, at_least_s: float) -> None:
+    def _failed(self, engine: Engine, error: EngineError, at_least_s: float) -> None:
         engine.failed()
-        self._choice.failed(engine.url, self._clock(), at_least_s)
+        now = self._clock()
+        self._choice.failed(engine.url, now, at_least_s)
+        if now - self._logged_at.get(engine.url, float("-inf")) >= LOGGED_EVERY_S:
+            self._logged_at[engine.url] = now
+            self._logged_as_failing.add(engine.url)
+            _log.warning("%s. Calls go to other engines meanwhile, if there are any", error)
         self._refuse_waiters()
+
+    def _succeeded(self, engine: Engine) -> None:
+        self._choice.succeeded(engine.url)
+        if engine.url in self._logged_as_failing:
+            self._logged_as_failing.remove(engine.url)
+            _log.info("the engine at %s answers again", engine.shown)
 
     def _give_back(self, engine: Engine) -> None:
         self._choice.give_back(engine.url)

@@ -126,6 +126,33 @@ async def test_if_no_engine_can_be_reached_the_error_says_when_to_try_again() ->
         assert these.calls() == [1, 1]
 
 
+async def test_an_engine_that_fails_is_logged_once_a_minute_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="headrace.agents.gateway.engine_pool")
+    async with engines(Reply(fault=Fault.HANG_UP)) as these:
+        (url,) = these.servers
+        for _ in range(4):  # 0, 30, 60 and 90 s
+            with pytest.raises(EngineUnavailable):
+                await these.served_by(b"key")
+            these.clock.now += 30
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == 2
+        assert warnings[0].startswith(f"the engine at {url} ")
+        these.servers[url].replies = [Reply()]
+        caplog.clear()
+        assert [await these.served_by(b"key") for _ in range(2)] == [url, url]
+        assert [record.getMessage() for record in caplog.records] == [f"the engine at {url} answers again"]
+
+
+async def test_an_engine_that_breaks_an_answer_off_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with engines(Reply("a b c d", chunk_tokens=1, fault=Fault.CUT)) as these:
+        (url,) = these.servers
+        with pytest.raises(EngineBroke):
+            await these.served_by(b"key")
+        assert [record.getMessage().startswith(f"the engine at {url} ") for record in caplog.records] == [True]
+
+
 async def test_render_goes_to_another_engine_too() -> None:
     async with scripted() as server, EnginePool([Engine("http://127.0.0.1:9"), Engine(server.url)]) as pool:
         for key in (bytes([each]) for each in range(8)):
