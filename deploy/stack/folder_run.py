@@ -69,5 +69,10 @@ def remember_run(data: Path, run: str) -> None:
     os.replace(fresh, _file(data))
 
 
+def forget_run(data: Path) -> None:
+    """Forget the run of the data folder: there was none, because its first start failed."""
+    _file(data).unlink(missing_ok=True)
+
+
 def _file(data: Path) -> Path:
     return data / "run"

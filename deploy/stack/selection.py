@@ -47,6 +47,12 @@ def select(
     return started, external
 
 
+def options_of_others(settings: Settings, present: Collection[Process]) -> list[str]:
+    """Returns the options in ``settings`` of parts that are not ``present``, as PART.OPTION."""
+    names = {process.name for process in present}
+    return [f"{part}.{option}" for part in sorted(set(settings.options) - names) for option in settings.options[part]]
+
+
 def resolve(settings: Settings, started: Collection[Process]) -> Settings:
     """Returns ``settings`` with a port for every process in ``started`` and the addresses that result from them."""
     free = tuple(name for process in started for name in process.ports if getattr(settings, name) is None)

@@ -15,8 +15,8 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import Process, address
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
-from headrace.deploy.stack.folder_run import remember_run
-from headrace.deploy.stack.selection import resolve, select
+from headrace.deploy.stack.folder_run import forget_run, last_run, remember_run
+from headrace.deploy.stack.selection import options_of_others, resolve, select
 from headrace.deploy.stack.state import PartStatus, StackState, State, locked, write_state
 from headrace.deploy.stack.supervisor import StateChange, SupervisedProcess
 from headrace.deploy.system.children import bound_log
@@ -151,7 +151,8 @@ async def running_stack(
     """Start the stack, run it inside the block and stop it at the end of the block, whatever ends the block.
 
     Only the owner has access to the files in the data folder; ``on_note`` receives a sentence about files whose
-    permissions were changed, about a C++ module that was not built, and about errors that do not end the stack. Inside
+    permissions were changed, about a C++ module that was not built, about options of parts that are left out, and about
+    errors that do not end the stack. Inside
     the block the process's umask is 077.
     ``processes`` are the processes to select from; ``None``: those of the registry.
 
@@ -165,15 +166,23 @@ async def running_stack(
             on_note(f"Removed other users' access to {tightened:,} files and folders in {settings.data}.")
         if SPEEDUPS is None and any(process.native for process in started):
             on_note(NOT_BUILT)
+        if idle := options_of_others(settings, (*started, *external)):
+            on_note(f"Options of parts that this stack does not run: {', '.join(idle)}.")
         check_ports(settings, started)
         check_memory(settings, started)
         for prepare in dict.fromkeys(process.prepare for process in started):  # Once if several processes share it.
             prepare(settings)
+        is_first = last_run(settings.data) is None
         remember_run(settings.data, settings.run)
         stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
         housekeeping = asyncio.create_task(stack._bound_logs())
         try:
-            await stack._start()
+            try:
+                await stack._start()
+            except StackError:
+                if is_first and settings.run == Settings.model_fields["run"].default:
+                    forget_run(settings.data)
+                raise
             yield stack
         finally:
             housekeeping.cancel()

@@ -49,6 +49,28 @@ async def test_a_stack_is_remembered_by_its_folder(settings: Settings, light: Ca
     assert not list(settings.data.glob("*.new"))
 
 
+@pytest.mark.parametrize(
+    ("before", "run", "remembered"),
+    [
+        (None, "default", None),
+        (None, "tuesday", "tuesday"),
+        ("default", "default", "default"),
+        ("a", "default", "default"),
+    ],
+)
+async def test_a_first_start_that_failed_is_not_continued(
+    before: str | None, run: str, remembered: str | None, settings: Settings, light: Callable[..., Process]
+) -> None:
+    settings.data.mkdir()
+    if before is not None:
+        remember_run(settings.data, before)
+    failing = settings.model_copy(update={"run": run, "max_restarts": 0})
+    with pytest.raises(StackError):
+        async with running_stack(failing, processes=(light("sink", "raise SystemExit(1)"),)):
+            pass
+    assert last_run(settings.data) == remembered
+
+
 @pytest.mark.parametrize("by", ["environment", "command line"])
 def test_a_named_run_is_preferred(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember_run(tmp_path, "first")

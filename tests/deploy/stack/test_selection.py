@@ -11,7 +11,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import address
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
-from headrace.deploy.stack.selection import resolve, select
+from headrace.deploy.stack.selection import options_of_others, resolve, select
 from headrace.deploy.system.ports import HOST
 
 PROCESSES = stack_processes()
@@ -74,6 +74,17 @@ def test_an_engine_on_a_cpu_needs_a_program_that_lists_the_cores(
         started(settings)
     assert "vllm" not in started(settings, "vllm", "follower")
     assert "vllm" in started(settings.model_copy(update={"options": {"vllm": {"device": "cuda"}}}))
+
+
+def test_options_of_parts_that_a_stack_does_not_run_are_named(settings: Settings) -> None:
+    mine = settings.model_copy(
+        update={"options": {"gateway": {"idle_s": 60, "nope": 1}, "vllm": {"seed": 1}, "oncall": {"every_s": 5}}}
+    )
+    begun, external = select(PROCESSES, mine, ("vllm", "trainer", "follower"))
+    assert options_of_others(mine, (*begun, *external)) == ["gateway.idle_s", "gateway.nope", "vllm.seed"]
+    elsewhere = mine.model_copy(update={"vllm": "http://engine:8000", "options": {"vllm": {"tool_parser": "hermes"}}})
+    begun, external = select(PROCESSES, elsewhere, ())
+    assert options_of_others(elsewhere, (*begun, *external)) == [], "the gateway reads it"
 
 
 def test_unknown_parts_are_reported(settings: Settings) -> None:

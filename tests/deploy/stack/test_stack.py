@@ -294,3 +294,14 @@ async def test_a_missing_extension_module_is_said_once(
     async with running_stack(settings, processes=parts, on_note=notes.append):
         pass
     assert len([note for note in notes if "Install a C++ compiler" in note]) == said
+
+
+async def test_options_of_parts_that_are_left_out_are_said(settings: Settings, light: Light) -> None:
+    parts = tuple(replace(light(name), configure=lambda _: None) for name in ("sink", "gateway"))
+    given = settings.model_copy(update={"options": {"gateway": {"idle_s": 60}, "sink": {"linger_s": 1}}})
+    notes: list[str] = []
+    async with running_stack(given, ("gateway",), processes=parts, on_note=notes.append):
+        pass
+    assert [note for note in notes if "gateway" in note] == [
+        "Options of parts that this stack does not run: gateway.idle_s."
+    ]
