@@ -14,7 +14,7 @@ from headrace.deploy.log_format import log_to_stderr
 from headrace.deploy.processes.options import check_options
 from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.ranks import name_of_rank
-from headrace.deploy.processes.registry import stack_processes
+from headrace.deploy.processes.registry import PROCESSES
 from headrace.deploy.processes.telemetry import start_telemetry
 from headrace.deploy.system.data_folder import keep_files_private
 from headrace.schemas.operator_error import OperatorError
@@ -37,7 +37,7 @@ def run_worker(process: Process, settings: Settings) -> int:
     Raises :class:`StackError` if a setting or an extra is missing.
     """
     assert process.run is not None
-    check_options(settings, stack_processes(), ())  # Its own options are checked when it creates its configuration.
+    check_options(settings, PROCESSES, ())  # Its own options are checked when it creates its configuration.
     return run_process(process.name, settings, partial(process.run, settings))
 
 

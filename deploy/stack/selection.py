@@ -7,6 +7,7 @@ from headrace.deploy.configuration.settings import PREFIX, Settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.options import check_options
 from headrace.deploy.processes.process import Process, replaced
+from headrace.deploy.processes.registry import PROCESSES
 from headrace.deploy.system.ports import remembered_ports
 
 
@@ -19,8 +20,13 @@ def select(
     are left out, for a wrong option, and for a failed check of a process (a missing base model).
     """
     names = {process.name for process in processes}
-    for where, named in (("--without", without), ("--set (HEADRACE_OPTIONS)", settings.options)):
-        if unknown := set(named) - names:
+    alone = tuple(each for each in PROCESSES if each.configure and not each.in_stack)
+    with_options = names | {process.name for process in alone}  # one file may have the options of all processes
+    for where, named, known in (
+        ("--without", without, names),
+        ("--set (HEADRACE_OPTIONS)", settings.options, with_options),
+    ):
+        if unknown := set(named) - known:
             raise StackError(
                 f"{where} names {', '.join(sorted(unknown))}, which is not a part: the parts are "
                 f"{', '.join(process.name for process in processes)}."
@@ -41,7 +47,7 @@ def select(
                     f"{process.name} needs {need}: leave out {process.name} too (--without {also}), or set "
                     f"{PREFIX}{need.upper()} to the address of an external {need}."
                 )
-    check_options(settings, processes, {process.name for process in started})
+    check_options(settings, (*processes, *alone), {process.name for process in started})
     for process in started:
         process.check(settings)
     return started, external

@@ -1,5 +1,6 @@
 """How a worker ends that has lost its connection to Kafka."""
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,21 @@ def test_a_follower_without_a_trusted_key_does_not_start_and_names_the_setting(t
     assert result.exit_code == 1
     assert "trust is empty" in result.output
     assert "headrace keys" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"otlp": {"nope": 1}}, "otlp (--set, HEADRACE_OPTIONS): there is no option nope."),
+        ({"otlp": {"host": "0.0.0.0"}, "gateway": {"idle_s": 60}}, "otlp (--set, HEADRACE_OPTIONS): host"),
+        ({"oltp": {"mask": True}}, "names oltp, which is not a part: the parts with options are vllm, gateway, otlp,"),
+    ],
+)
+def test_the_receiver_of_spans_which_no_stack_runs_takes_options(options, problem, tmp_path):
+    env = {"HEADRACE_KAFKA": "127.0.0.1:9", "HEADRACE_OTLP_PORT": "9", "HEADRACE_OPTIONS": json.dumps(options)}
+    ended = CliRunner().invoke(cli, ["worker", "otlp", "--data", str(tmp_path)], env=env)
+    assert ended.exit_code == 1
+    assert problem in ended.output
 
 
 def test_keys_prints_the_same_public_key_of_the_trainer_each_time(tmp_path):

@@ -85,6 +85,9 @@ def test_options_of_parts_that_a_stack_does_not_run_are_named(settings: Settings
     elsewhere = mine.model_copy(update={"vllm": "http://engine:8000", "options": {"vllm": {"tool_parser": "hermes"}}})
     begun, external = select(PROCESSES, elsewhere, ())
     assert options_of_others(elsewhere, (*begun, *external)) == [], "the gateway reads it"
+    shared = settings.model_copy(update={"options": {"otlp": {"mask": True}}})
+    begun, external = select(PROCESSES, shared, ())
+    assert options_of_others(shared, (*begun, *external)) == ["otlp.mask"], "of headrace worker otlp"
 
 
 def test_unknown_parts_are_reported(settings: Settings) -> None:
