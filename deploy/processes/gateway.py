@@ -24,12 +24,13 @@ def gateway_config(settings: "Settings") -> "GatewayConfig":
 
     engine = settings.options.get("vllm", {})
     parsers = {name: engine[name] for name in ("tool_parser", "reasoning_parser") if name in engine}
+    named = settings.options.get("gateway", {}).get("engines")
     config = configured(
         settings,
         "gateway",
         GatewayConfig,
         bootstrap=settings.required_address("kafka"),
-        engines=[settings.required_address("vllm")],
+        engines=[settings.required_address("vllm")] if named is None else named,
         port=settings.required_port("gateway_port"),
         folder=settings.data / "gateway",
         run=settings.run,

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.deploy.configuration.settings import Settings, load_settings
 from headrace.deploy.errors import StackError
+from headrace.deploy.processes.gateway import gateway_config
 from headrace.deploy.processes.process import address
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
@@ -149,6 +150,17 @@ def test_too_little_disk_names_the_folder_and_the_setting(settings: Settings) ->
 def test_a_data_folder_that_cannot_be_created_is_reported() -> None:
     with pytest.raises(StackError, match=r"/dev/null/data \(HEADRACE_DATA, --data\) cannot be used"):
         check_disk(load_settings(data="/dev/null/data"))
+
+
+def test_a_gateway_in_front_of_several_engines_needs_no_other_address(settings: Settings) -> None:
+    alone = settings.model_copy(update={"kafka": "broker:9092", "gateway_port": 8200})
+    with pytest.raises(StackError, match="HEADRACE_VLLM"):
+        gateway_config(alone)
+    engines = ["http://gpu1:8000", "http://gpu2:8000"]
+    assert gateway_config(alone.model_copy(update={"options": {"gateway": {"engines": engines}}})).engines == (
+        "http://gpu1:8000",
+        "http://gpu2:8000",
+    )
 
 
 def test_a_gateways_session_that_would_outlive_its_trajectory_is_an_error_with_a_remedy(settings: Settings) -> None:
