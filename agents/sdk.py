@@ -127,7 +127,8 @@ class Headrace:
             raise ValueError(f"consent is {consent!r}: expected one of {', '.join(Consent)}")
         if not 0 < sample_rate <= 1:
             raise ValueError(
-                f"sample_rate is {sample_rate}: expected more than 0 and at most 1; consent='unrecorded' records nothing"
+                f"sample_rate is {sample_rate}: expected more than 0 and at most 1; "
+                "consent='unrecorded' records nothing"
             )
         if spool_bytes < 0:
             raise ValueError(f"spool_bytes is {spool_bytes}: expected at least 0, which turns the spool off")

@@ -79,6 +79,22 @@ async def test_a_sessions_key_and_feedback_token_count_at_either(tmp_path: Path)
     assert [each.trajectory_id for each in feedback] == [session["trajectory"]]
 
 
+async def test_calls_at_another_gateway_than_the_sessions_have_neither_its_group_nor_its_outcome(
+    tmp_path: Path,
+) -> None:
+    question = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+    async with answering(*TURNS) as engine, two_gateways(tmp_path, engine) as (first, second):
+        _, session = await first.post("/sessions", {"task_id": "issue-17", "group_id": "g1"})
+        status, _ = await second.post("/v1/chat/completions", question, key=session["api_key"])
+        assert status == 200
+        status, _ = await first.post(f"/sessions/{session['session']}/end", {"outcome": 1.0})
+        assert status == 200
+    (opened, ended), (started, called) = (recorded_in(tmp_path / name) for name in ("a", "b"))
+    assert (opened.fact.group_id, ended.fact.outcome) == ("g1", 1.0)  # type: ignore[attr-defined]
+    assert (started.fact.task_id, started.fact.group_id) == ("issue-17", None)  # type: ignore[attr-defined]
+    assert called.trajectory_id == started.trajectory_id != opened.trajectory_id
+
+
 async def test_a_stored_response_is_known_to_the_gateway_that_answered(tmp_path: Path) -> None:
     async with answering(*TURNS) as engine, two_gateways(tmp_path, engine) as (first, second):
         client = RecallingHttp(first)
