@@ -34,6 +34,7 @@ RETIRED = {
     r"there where": "where",
     r"as long as may be": "as long as possible",
     r"wont to": "usually",
+    r"pip install '?headrace\[.*": "pip install 'PATH[extra]': no package index has headrace",
 }
 """Regular expression → what to write instead. Only what is wrong wherever it stands: this test has no exceptions."""
 

@@ -53,4 +53,8 @@ def library_of(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"{error}: this adapter needs pip install 'headrace[{extra}]'", name=error.name) from error
+        raise ImportError(
+            f"{error}: this adapter needs headrace's extra {extra}: pip install 'PATH[{extra}]', with the absolute "
+            "path of headrace's checkout or wheel",
+            name=error.name,
+        ) from error

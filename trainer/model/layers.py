@@ -74,7 +74,7 @@ def _use_liger(model: nn.Module, device: torch.device) -> None:
             _apply_liger_kernel_to_instance,
         )
     except ImportError as error:
-        raise ValueError("layers.liger needs the package liger-kernel: pip install 'headrace[kernels]'") from error
+        raise ValueError("layers.liger needs the package liger-kernel: pip install liger-kernel") from error
     model_type = getattr(getattr(model, "config", None), "model_type", "")
     if model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
         raise ValueError(f"layers.liger: Liger has no kernels for {model_type!r}; leave it off")

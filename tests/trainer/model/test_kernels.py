@@ -87,5 +87,5 @@ def test_kernels_whose_package_is_missing_are_refused_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     model = torch.nn.Linear(2, 2, device="meta")
     monkeypatch.setattr(torch.nn.Parameter, "device", torch.device("cuda"), raising=False)
-    with pytest.raises(ValueError, match="pip install 'headrace\\[kernels\\]'"):
+    with pytest.raises(ValueError, match="pip install liger-kernel"):
         prepare_layers(model, LayerSettings(liger=True))
