@@ -9,11 +9,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from pydantic import BaseModel
 
 from headrace.agents.gateway import gateway as gateway_process
 from headrace.agents.gateway.recorder import Recorder
 from headrace.agents.gateway.session_endpoints import FEEDBACK_BURST, MAX_FEEDBACK_BYTES
-from headrace.agents.gateway.session_grants import MAX_ANSWER_BYTES, MAX_TASK_BYTES
+from headrace.agents.gateway.session_grants import (
+    MAX_ANSWER_BYTES,
+    MAX_TASK_BYTES,
+    EndRequest,
+    FeedbackRequest,
+    SessionRequest,
+)
 from headrace.agents.spool import Spool
 from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import (
@@ -33,6 +40,22 @@ TASK: dict[str, Any] = {
     "task_id": "issue-17", "group_id": "g-1", "group_size": 8, "cohort_key": "c", "agent": "solver",
     "harness_version": "1.2", "purpose": "evaluate", "task": {"question": "why?"},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_line", "model"),
+    [
+        ("POST /sessions", SessionRequest),
+        ("POST /sessions/{session}/end", EndRequest),
+        ("POST /feedback/{token}", FeedbackRequest),
+    ],
+)
+def test_the_page_names_every_field_of_a_request(request_line: str, model: type[BaseModel]) -> None:
+    page = (Path(__file__).parents[3] / "agents" / "gateway" / "README.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{request_line}` | ")]
+    assert [name for name in model.model_fields if f"`{name}`" not in row] == []
+    if model is EndRequest:
+        assert [status for status in EndStatus if f"`{status}`" not in row] == []
 
 
 async def opened(gateway: RunningGateway, **asked: Any) -> dict[str, Any]:
