@@ -31,8 +31,18 @@ def command() -> None:
 def _shared(function: _F) -> _F:
     """Options of all environments."""
     options = (
-        click.option("--gateway", envvar="HEADRACE_GATEWAY", metavar="URL", help="Gateway; else the running stack's."),
-        click.option("--key", envvar="HEADRACE_GATEWAY_KEY", metavar="KEY", help="Key of a gateway that checks keys."),
+        click.option(
+            "--gateway",
+            envvar="HEADRACE_GATEWAY",
+            metavar="URL",
+            help="Gateway (HEADRACE_GATEWAY); else the running stack's.",
+        ),
+        click.option(
+            "--key",
+            envvar="HEADRACE_GATEWAY_KEY",
+            metavar="KEY",
+            help="Key of the gateway, if it checks keys (HEADRACE_GATEWAY_KEY).",
+        ),
         click.option("--kafka", metavar="HOST:PORT", help="Broker with the trainer's budget; else the stack's."),
         click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack."),
         click.option("--run", metavar="NAME", help="Training run whose budget applies (HEADRACE_RUN)."),

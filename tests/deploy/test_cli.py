@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -46,6 +48,23 @@ def test_every_command_of_a_section_has_a_help_text(name: str) -> None:
     done = headrace(name, "--help")
     assert done.exit_code == 0, done.output
     assert "Usage: " in done.output
+
+
+def options_of(command: click.Command) -> Iterator[click.Option]:
+    for each in command.params:
+        if isinstance(each, click.Option):
+            yield each
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from options_of(found)
+
+
+def test_an_option_that_a_variable_sets_names_it() -> None:
+    by_variable = [option for option in options_of(cli) if option.envvar]
+    assert by_variable
+    assert [option.name for option in by_variable if f"{option.envvar}" not in (option.help or "")] == []
 
 
 def test_an_unknown_command_is_an_error() -> None:
