@@ -12,7 +12,20 @@ import click
 
 from headrace.schemas.safe_text import printable, printable_json, printable_lines, redacted
 
+SENTENCE = 1_000
+"""Longest first sentence of a command's help in a list of commands, in characters: it is shown whole."""
+
 _TWO_STOPS = re.compile(r"([.?!])\.\Z")
+
+
+class CommandGroup(click.Group):
+    """A command with commands of its own, whose help shows the first sentence of each, whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their first sentences."""
+        rows = [(name, self.commands[name].get_short_help_str(limit=SENTENCE)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def print_line(line: str, *, err: bool = False) -> None:

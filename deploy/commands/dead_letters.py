@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.deploy.terminal import print_json, print_line, print_lines
+from headrace.deploy.terminal import CommandGroup, print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from headrace.schemas.records.dead_letter import DeadLetter
@@ -33,7 +33,7 @@ def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", cls=CommandGroup)
 def command() -> None:
     """List records that could not be read (dead letters), repair them and send them again.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.deploy.terminal import print_line
+from headrace.deploy.terminal import CommandGroup, print_line
 
 if TYPE_CHECKING:
     from headrace.agents.environments.environment import OpenEnvironment
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@click.group("environment")
+@click.group("environment", cls=CommandGroup)
 def command() -> None:
     """Run rollouts of an environment of verifiers, OpenEnv or NeMo Gym, or of deletion tasks, through the gateway.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.terminal import print_json, print_line, print_text
+from headrace.deploy.terminal import CommandGroup, print_json, print_line, print_text
 
 if TYPE_CHECKING:
     from headrace.streams.rewards.finding import Sample
@@ -24,7 +24,7 @@ _files = click.argument(
 _agent = click.option("--agent", default="imported", show_default=True, help="Agent name for recorded runs.")
 
 
-@click.group("reward")
+@click.group("reward", cls=CommandGroup)
 def command() -> None:
     """List reward specs, show one, and check one on recorded trajectories."""
 

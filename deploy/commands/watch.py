@@ -2,7 +2,7 @@
 
 import click
 
-from headrace.deploy.terminal import print_json, print_line, print_lines
+from headrace.deploy.terminal import CommandGroup, print_json, print_line, print_lines
 
 _BROKER = (
     click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
@@ -10,7 +10,7 @@ _BROKER = (
 )
 
 
-@click.group("watch")
+@click.group("watch", cls=CommandGroup)
 def command() -> None:
     """Alerts about drift, reward hacks and the system: list them, acknowledge them, try the monitors out.
 

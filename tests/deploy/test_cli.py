@@ -67,6 +67,13 @@ def test_an_option_that_a_variable_sets_names_it() -> None:
     assert [option.name for option in by_variable if f"{option.envvar}" not in (option.help or "")] == []
 
 
+@pytest.mark.parametrize("name", ["dead-letters", "environment", "reward", "watch"])
+def test_a_group_of_commands_shows_what_each_does_whole(name: str) -> None:
+    shown = headrace(name, "--help").output.partition("Commands:")[2]
+    assert len(shown.splitlines()) > 4
+    assert "..." not in shown
+
+
 def test_an_unknown_command_is_an_error() -> None:
     done = headrace("upp")
     assert done.exit_code == 2
