@@ -96,7 +96,8 @@ class _Counter:
         self._left = iter(range(sys.maxsize))
         self.logged = 0
         self.logged_at = 0.0
-        self.why: object = ""
+        self.why: object | None = None
+        """Cause of the first one since the last line; ``None`` if there was none."""
 
     @property
     def total(self) -> int:
@@ -113,7 +114,8 @@ class SdkCounters:
     """Counters of dropped events and altered values. They may be used from any thread, signal handler or ``__del__``:
     no call blocks.
 
-    The first occurrence of each reason is logged; further occurrences are summed up in one line per minute.
+    The first occurrence of each reason is logged; further occurrences are summed up in one line per minute, with the
+    cause of the first of them.
     """
 
     def __init__(self) -> None:
@@ -186,7 +188,8 @@ class SdkCounters:
         return {kind: total for kind, counter in self._altered.items() if (total := counter.total)}
 
     def _count(self, counter: _Counter, why: object, number: int) -> None:
-        counter.why = why
+        if counter.why is None:
+            counter.why = why
         counter.add(number)
         if not counter.logged or time.monotonic() - counter.logged_at >= LOG_INTERVAL_S:
             self._log_soon()
@@ -225,7 +228,8 @@ def _line(what: str, reason: str, counter: _Counter, total: int, now: float) -> 
     first, new = not counter.logged, total - counter.logged
     counter.logged_at, counter.logged = now, total
     done = "dropped" if what == "event" else "sent in another form"
-    why = f": {counter.why}" if counter.why else ""
+    cause, counter.why = counter.why, None
+    why = "" if cause in (None, "") else f": {cause}"
     if first and new == 1:
         article = "an" if what == "event" else "a"
         return f"{article} {what} was {done} ({reason}){why}; further ones are counted and logged once a minute"

@@ -43,12 +43,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             return "vllm" if _needs_vllm(config.rootpath / file) else file
 
+    config.option.loadscopereorder = False  # a file's number of tests does not tell how long they take
     return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For ``pytest -n``: begin with the files that start servers, which take longest. The others fill the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not _starts_servers(item.path))
 
 
 @cache
 def _needs_vllm(file: Path) -> bool:
     return "pytest.mark.vllm" in file.read_text()
+
+
+@cache
+def _starts_servers(file: Path) -> bool:
+    text = file.read_text()
+    return any(f"pytest.mark.{server}" in text for server in ("kafka", "clickhouse", "vllm"))
 
 
 @pytest.fixture(autouse=True)

@@ -64,6 +64,8 @@ def server_properties(broker: Broker) -> str:
         **{f"{topic}.replication.factor": 1 for topic in replicated},
         "transaction.state.log.min.isr": 1,
         "share.coordinator.state.topic.min.isr": 1,
+        # The controller writes a record each half second, only to tell other nodes that it is there.
+        "metadata.max.idle.interval.ms": 10_000,
         # For one node and few groups, the default of fifty partitions would only slow down the start.
         **{f"{topic}.num.partitions": 8 for topic in replicated},
         # The log cleaner's default buffer would take a quarter of this heap.

@@ -46,7 +46,7 @@ def test_the_first_occurrence_of_a_reason_is_logged_immediately_and_others_once_
     assert lines(caplog) == [], "the interval has not passed"
     clock.now += LOG_INTERVAL_S
     counters.log_counts()
-    assert lines(caplog) == ["4 more events were dropped (invalid), 5 in total: field 4"]
+    assert lines(caplog) == ["4 more events were dropped (invalid), 5 in total: field 1"]
     clock.now += LOG_INTERVAL_S
     counters.log_counts()
     assert lines(caplog) == [], "nothing new"
@@ -83,7 +83,7 @@ def test_a_later_drop_logs_the_count_of_the_last_minute(clock: Clock, caplog: py
     clock.now += LOG_INTERVAL_S
     lines(caplog)
     counters.drop(DropReason.AFTER_END, "b")
-    assert lines(caplog) == ["2 more events were dropped (after_end), 3 in total: b"]
+    assert lines(caplog) == ["2 more events were dropped (after_end), 3 in total: a"]
 
 
 def test_at_the_end_all_counts_are_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
