@@ -123,4 +123,4 @@ THROWN_AWAY: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", THROWN_AWAY)
 def test_work_without_text_is_limited(kind: str) -> None:
     with pytest.raises(TooLarge):
-        JsonForm(LIMIT).text(THROWN_AWAY[kind]())
+        JsonForm(LIMIT // 8).text(THROWN_AWAY[kind]())

@@ -76,13 +76,13 @@ def large() -> Iterator[StoredRecord]:
 
 
 def unreadable() -> Iterator[StoredRecord]:
-    for trajectory in range(100):
+    for trajectory in range(40):
         for number in range(5_000):
             yield event(trajectory, number, size=60, bad=True)
 
 
 def closed() -> Iterator[StoredRecord]:
-    for trajectory in range(150_000):
+    for trajectory in range(80_000):
         yield event(trajectory, 0, size=60, ends=True)
 
 
