@@ -40,6 +40,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from headrace.agents.counters import LOG_INTERVAL_S, DropReason, SdkCounters
 from headrace.schemas.kafka.clients import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
+from headrace.schemas.kafka.security import with_security
 from headrace.schemas.wire import Message
 
 Ticket = int
@@ -211,7 +212,7 @@ class EventDelivery:
     async def _unused_producer(self, options: Mapping[str, Any]) -> AIOKafkaProducer:
         """Return a started producer whose id this process has not used yet; raises the client's errors."""
         while True:
-            producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **options)
+            producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **with_security(options))
             try:
                 await start_client(producer)
             except BaseException:

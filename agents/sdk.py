@@ -49,6 +49,7 @@ from headrace.agents.spool_folder import default_folder
 from headrace.agents.streamed import Call
 from headrace.agents.trajectory import CURRENT, ContinuedTrajectory, Trajectory, open_trajectory, snapshot, text_of
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
+from headrace.schemas.kafka.security import with_security
 from headrace.schemas.topics import FEEDBACK
 
 P = ParamSpec("P")
@@ -99,8 +100,8 @@ class Headrace:
         ``spool_folder``: folder for events that wait on disk while the broker is unavailable, also after the program
         has ended; default: ``headrace/spool`` in ``$XDG_STATE_HOME`` or ``~/.local/state``. ``spool_bytes``: limit of
         that folder; 0 turns it off. ``flush_deadline_s``: longest delay of the program's exit. ``kafka_options``:
-        further settings of the aiokafka producer, such as ``security_protocol``. Raises ``ValueError`` for invalid
-        settings.
+        further settings of the aiokafka producer; those of TLS and SASL (``security_protocol``, ``ssl_context``,
+        ``sasl_…``) replace all ``HEADRACE_KAFKA_…`` variables about them. Raises ``ValueError`` for invalid settings.
         """
         address = bootstrap or os.environ.get(KAFKA_VARIABLE, "")
         if not address:
@@ -134,6 +135,7 @@ class Headrace:
             raise ValueError(f"spool_bytes is {spool_bytes}: expected at least 0, which turns the spool off")
         if flush_deadline_s < 0 or stats_interval_s <= 0:
             raise ValueError("flush_deadline_s must be 0 or more, stats_interval_s more than 0")
+        with_security(kafka_options or {})  # raises for settings that cannot work
         self._config = SenderConfig(
             bootstrap=address,
             source=source,

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.agents.masking.settings import Masking
 from headrace.agents.spool_frames import cluster_fingerprint
+from headrace.schemas.kafka.security import account_of
 
 SPOOL_BYTES = 256 * 1024 * 1024
 """Default limit of the spool, in bytes: some 200,000 events of a kilobyte."""
@@ -31,7 +32,7 @@ class SenderConfig:
     stats_interval_s: float = 10.0
     """Seconds between two records in ``sdk-stats``."""
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of the aiokafka producer: security, timeouts."""
+    """Further settings of the aiokafka producer, such as timeouts; TLS and SASL replace those of the environment."""
     spool_folder: Path | None = None
     """Folder for events that Kafka does not take; ``None``: no spool."""
     spool_bytes: int = SPOOL_BYTES
@@ -44,4 +45,4 @@ class SenderConfig:
         """Fingerprint of where the events go: the servers in any order, and the account. Events that a process spooled
         are sent only by a process with the same."""
         servers = sorted(each.strip() for each in self.bootstrap.split(","))
-        return cluster_fingerprint(*servers, "account", str(self.kafka_options.get("sasl_plain_username", "")))
+        return cluster_fingerprint(*servers, "account", account_of(self.kafka_options))

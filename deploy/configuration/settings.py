@@ -23,6 +23,7 @@ from headrace.deploy.configuration.environment import unknown_variables
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import print_line
+from headrace.schemas.kafka.security import FIELDS, KafkaSecurityError, security_from, tls_context, variable
 from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import redacted_values
 
@@ -77,6 +78,22 @@ class Settings(BaseSettings):
 
     kafka: Annotated[str, AfterValidator(kafka_address)] | None = None
     """Bootstrap address (host:port) of an external Kafka; unset: the stack starts one."""
+    kafka_security_protocol: str | None = None
+    """How to connect to an external Kafka: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL; unset: PLAINTEXT."""
+    kafka_ssl_ca_file: Folder | None = None
+    """PEM file of the authorities with which the broker's certificate is checked; unset: the system's."""
+    kafka_ssl_certificate_file: Folder | None = None
+    """PEM file of the certificate with which processes identify themselves to the broker; unset: none."""
+    kafka_ssl_key_file: Folder | None = None
+    """PEM file of that certificate's private key; unset: it is in the certificate's file."""
+    kafka_ssl_key_password: str | None = Field(default=None, repr=False)
+    """Password of the private key, if it is encrypted."""
+    kafka_sasl_mechanism: str | None = None
+    """How to log in, with SASL_PLAINTEXT and SASL_SSL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    kafka_sasl_username: str | None = None
+    """User of the external Kafka."""
+    kafka_sasl_password: str | None = Field(default=None, repr=False)
+    """Password of this user."""
     clickhouse: HttpAddress | None = None
     """HTTP address (http://host:port) of an external ClickHouse; unset: the stack starts an embedded one."""
     clickhouse_secrets: Folder | None = None
@@ -178,6 +195,11 @@ class Settings(BaseSettings):
             raise StackError(f"A worker needs a port to listen on: set {PREFIX}{name.upper()}.")
         return port
 
+    @property
+    def secures_kafka(self) -> tuple[str, ...]:
+        """The variables of TLS and SASL that are set."""
+        return tuple(variable(name) for name in FIELDS if getattr(self, f"kafka_{name}") is not None)
+
     def environment(self) -> dict[str, str]:
         """Returns these settings as environment variables for a child process."""
         shown = self.model_dump(mode="json", exclude_none=True)
@@ -205,8 +227,21 @@ def load_settings(**overrides: Any) -> Settings:
     except ValueError as error:  # Malformed TOML, or malformed JSON in a variable.
         raise StackError(f"The settings cannot be read: {error}") from error
     remember_secrets(settings.model_dump(mode="json"))  # Those from the TOML file.
+    _secure_kafka(settings)
     _report_unknown_variables()
     return settings
+
+
+def _secure_kafka(settings: Settings) -> None:
+    """Check the settings of TLS and SASL, and put those from the TOML file into the environment, which the clients and
+    child processes read: see :func:`headrace.schemas.kafka.security.process_security`."""
+    secured = settings.secures_kafka
+    given = {name: value for name, value in settings.environment().items() if name in secured}
+    try:
+        tls_context(security_from(given))
+    except KafkaSecurityError as error:
+        raise StackError(str(error)) from error
+    os.environ.update(given)
 
 
 def _report_unknown_variables() -> None:

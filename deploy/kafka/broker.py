@@ -120,7 +120,9 @@ async def answers_within(bootstrap: str, seconds: float) -> bool:
     from aiokafka.client import AIOKafkaClient
     from aiokafka.errors import KafkaError
 
-    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
+    from headrace.schemas.kafka.security import with_security
+
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000, **with_security({}))
     try:
         async with asyncio.timeout(seconds):
             await client.bootstrap()
@@ -138,6 +140,9 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
     Raises :class:`StackError` if nothing listens at the address within ``listens_s`` seconds (default:
     :data:`LISTENS_S`), or the server there does not answer within another :data:`ANSWERS_S`.
     """
+    from headrace.schemas.kafka.refused import AccessRefused, check_access
+    from headrace.schemas.kafka.security import process_security
+
     try:
         kafka_address(bootstrap)
     except ValueError as error:
@@ -154,7 +159,8 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
             await asyncio.sleep(0.1)
 
     async def answers() -> None:
-        while not await answers_within(bootstrap, ANSWERS_S):  # noqa: ASYNC110  nothing signals it
+        while not await answers_within(bootstrap, ANSWERS_S):
+            await check_access(bootstrap)
             await asyncio.sleep(0.2)
 
     try:
@@ -165,11 +171,14 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
         within_s = ANSWERS_S
         async with asyncio.timeout(within_s):
             await answers()
+    except AccessRefused as error:
+        raise StackError(error.args[0]) from error
     except TimeoutError as error:
         raise StackError(
             f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
-            f"{within_s:g} s: check the address and that the broker runs, or unset the setting and the stack starts a "
-            "broker."
+            f"{within_s:g} s: check the address, that the broker runs, and that HEADRACE_KAFKA_SECURITY_PROTOCOL "
+            f"({process_security().security_protocol}) is that of its listener; or unset the setting and the stack "
+            "starts a broker."
         ) from error
 
 

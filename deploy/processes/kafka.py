@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+def _check(settings: "Settings") -> None:
+    if secured := settings.secures_kafka:
+        raise StackError(
+            f"{', '.join(secured)} are settings of an external Kafka, but the stack starts one, which listens on the "
+            "loopback interface without TLS and SASL: set HEADRACE_KAFKA to the address of yours, or unset them."
+        )
+
+
 async def _command(settings: "Settings", report: ReportStatus) -> Command:
     from headrace.deploy.kafka.broker import Broker, prepare_broker
     from headrace.deploy.kafka.jars import kafka_jars
@@ -90,6 +98,7 @@ async def _create_topics(bootstrap: str) -> None:
 KAFKA = Process(
     "kafka",
     "the log",
+    check=_check,
     command=_command,
     answers=_answers,
     ports=("kafka_port", "kafka_controller_port"),

@@ -4,6 +4,7 @@ The local stack, a systemd unit or a Kubernetes container runs a worker. It sign
 commits its batch when it is stopped, and logs the reason if it cannot continue.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -51,6 +52,11 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
     log_to_stderr(settings.log_level)
     limit_client_log(everywhere=True)
     try:
+        if settings.kafka is not None:
+            from headrace.schemas.kafka.refused import check_access
+
+            # Clients wait for a broker that is away, and so would they for one that will never accept them.
+            asyncio.run(check_access(settings.kafka))
         start_telemetry(name_of_rank(name), settings)  # Only rank 0 has the part's name: its port can be bound once.
         return run()
     except ModuleNotFoundError as error:
@@ -70,8 +76,12 @@ def operator_message(error: Exception, name: str, kafka: str | None) -> str | No
     """
     from aiokafka.errors import KafkaError
 
+    from headrace.schemas.kafka.refused import AccessRefused
+
     if refused := _only(error, OperatorError):
         return f"{name}: {refused}"
+    if denied := _only(error, AccessRefused):
+        return f"{name}: {denied.args[0]}"
     if lost := _only(error, KafkaError):
         return (
             f"{name} lost its connection to the Kafka at {kafka} (setting {PREFIX}KAFKA): {lost!r}. No data is lost: "

@@ -9,12 +9,20 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import BrokerNotAvailableError, InvalidProducerEpoch, KafkaTimeoutError, kafka_errors
+from aiokafka.errors import (
+    BrokerNotAvailableError,
+    InvalidProducerEpoch,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    kafka_errors,
+)
 
 from headrace.schemas.kafka.consumer import ReportingConsumer
 from headrace.schemas.kafka.expired import Expired
 from headrace.schemas.kafka.inflation import bound_inflation
 from headrace.schemas.kafka.metadata_backoff import limit_metadata_requests
+from headrace.schemas.kafka.refused import refusal_of
+from headrace.schemas.kafka.security import with_security
 from headrace.schemas.kafka.waits import STOP_S, end_task
 from headrace.schemas.topics import TOPICS, Topic
 
@@ -56,7 +64,7 @@ def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
         "max_request_size": MAX_REQUEST_BYTES,
         "retry_backoff_ms": RETRY_BACKOFF_MS,
     }
-    return AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | with_security(options)))
 
 
 async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdminClient) -> None:
@@ -66,13 +74,16 @@ async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdm
     frozen for longer than its session, until it is registered again. aiokafka only asserts that there is one.
     Raises ``KafkaTimeoutError`` if the coordinator does not end the last transaction of a transactional ID within
     :data:`START_S`: aiokafka would retry forever without a message.
+    Raises :class:`~headrace.schemas.kafka.refused.AccessRefused` if the broker does not accept the client's user,
+    password or certificate.
     """
     transactional_id = None
     if isinstance(client, AIOKafkaProducer):
-        cluster = client.client.cluster
+        connections = client.client
         transactional_id = client._txn_manager and client._txn_manager.transactional_id
     else:
-        cluster = client._client.cluster
+        connections = client._client
+    cluster = connections.cluster
     problem: AssertionError | None = None
     try:
         async with asyncio.timeout(START_S if transactional_id else None) as limit:
@@ -84,6 +95,10 @@ async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdm
             f"no producer id for {transactional_id!r} within {START_S:g} s: brokers are unavailable, or its last "
             "transaction does not end. If this persists, `kafka-transactions.sh find-hanging` names the transaction."
         ) from error
+    except KafkaConnectionError as error:
+        if (refused := await refusal_of(connections)) is not None:
+            raise refused from error
+        raise
     except AssertionError as error:
         if cluster.brokers():
             raise
@@ -185,7 +200,8 @@ async def open_consumer(
         "heartbeat_interval_ms": 2_000,
     }
     names = (topic.name for topic in topics)
-    consumer = ReportingConsumer(*names, bootstrap_servers=bootstrap, on_expired=on_expired, **(defaults | options))
+    settings = defaults | with_security(options)
+    consumer = ReportingConsumer(*names, bootstrap_servers=bootstrap, on_expired=on_expired, **settings)
     try:
         await start_client(consumer)
         yield consumer
@@ -202,7 +218,7 @@ async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
 @asynccontextmanager
 async def open_admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     """An admin client for topics and groups."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **with_security({}))
     try:
         await start_client(admin)
         yield admin

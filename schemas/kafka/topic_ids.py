@@ -8,6 +8,8 @@ from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from headrace.schemas.kafka.security import librdkafka_security
+
 _log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
@@ -24,7 +26,7 @@ async def topic_ids(bootstrap: str, names: Collection[str]) -> dict[str, str]:
 
 def _topic_ids(bootstrap: str, names: Collection[str]) -> dict[str, str]:
     # Errors are raised; librdkafka would print lost connections to stderr as well.
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": "2"}, logger=_log)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": "2", **librdkafka_security()}, logger=_log)
     found = {}
     for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S).items():
         try:

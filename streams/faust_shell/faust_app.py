@@ -29,6 +29,7 @@ from mode.utils.queues import FlowControlEvent, ThrowableQueue
 from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.kafka.consumer import ReplacedLog, known_position, read_on, start_at
 from headrace.schemas.kafka.expired import ExpiredRange
+from headrace.schemas.kafka.security import with_security
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.skipped_offsets import SkippedOffsets
@@ -191,6 +192,7 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
     app = _App(
         name,
         broker=";".join(f"kafka://{address.strip()}" for address in bootstrap.split(",")),
+        broker_credentials=credentials_of(with_security({})),
         datadir=folder / name,
         store="memory://",
         processing_guarantee="at_least_once",
@@ -212,6 +214,22 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
     )
     app.transport = _Transport(app.conf.broker_consumer, app)
     return app
+
+
+def credentials_of(options: Mapping[str, Any]) -> faust.SSLCredentials | faust.SASLCredentials | None:
+    """Returns Faust's form of aiokafka's ``options`` of TLS and SASL; ``None`` if there are none."""
+    match options.get("security_protocol", "PLAINTEXT"):
+        case "PLAINTEXT":
+            return None
+        case "SSL":
+            return faust.SSLCredentials(options["ssl_context"])
+        case _:
+            return faust.SASLCredentials(
+                username=options["sasl_plain_username"],
+                password=options["sasl_plain_password"],
+                ssl_context=options.get("ssl_context"),
+                mechanism=options["sasl_mechanism"],
+            )
 
 
 async def assigned_by_group(app: faust.App, bootstrap: str, topics: Collection[str]) -> set[TP]:

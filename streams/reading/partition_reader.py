@@ -12,6 +12,7 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, cimpl
 
+from headrace.schemas.kafka.security import librdkafka_security
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
 from headrace.streams.reading.message_reader import BATCH, MessageReader
@@ -97,7 +98,7 @@ def start_reader(
         # read() raises read errors. While the broker is unavailable, librdkafka would print this to stderr dozens of
         # times a second; the other clients of this process log it once a minute.
         "log_level": "2",
-    }
+    } | librdkafka_security()
     if SPEEDUPS is None:
         return MessageReader(Consumer(settings, logger=logger), topic, partition, offset)
     return ArrivalReader(settings, topic, partition, offset)

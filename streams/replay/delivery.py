@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.schemas.kafka.clients import COMPRESSION, MAX_REQUEST_BYTES
+from headrace.schemas.kafka.security import librdkafka_security
 from headrace.schemas.kafka.sending import OutgoingRecord
 from headrace.schemas.kafka.waits import STOP_S
 
@@ -105,6 +106,7 @@ async def open_delivery(bootstrap: str) -> AsyncIterator[Delivery]:
         "queue.buffering.max.kbytes": UNACKNOWLEDGED_KB,
         # Fatal errors are raised; this process's other clients log once a minute that the broker is unavailable.
         "log_level": 2,
+        **librdkafka_security(),
     }
     failures: list[KafkaError] = []
     # Only errors: a call for each record that was written would take as long as sending it.
