@@ -17,8 +17,8 @@ _log = logging.getLogger(__name__)
 def _check(settings: "Settings") -> None:
     if secured := settings.secures_kafka:
         raise StackError(
-            f"{', '.join(secured)} are settings of an external Kafka, but the stack starts one, which listens on the "
-            "loopback interface without TLS and SASL: set HEADRACE_KAFKA to the address of yours, or unset them."
+            f"{', '.join(secured)}: set for an external Kafka, but the stack starts one, which listens on the loopback "
+            "interface without TLS and SASL. Set HEADRACE_KAFKA to the address of yours, or unset these settings."
         )
 
 

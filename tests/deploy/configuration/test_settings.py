@@ -1,5 +1,6 @@
 """Settings: their sources, and errors for wrong ones."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from headrace.deploy.configuration.settings import Settings, base_model_dir, configured, load_settings, parse_options
 from headrace.deploy.errors import StackError
+from headrace.schemas.kafka.security import FIELDS, KafkaSecurity, process_security, variable
+from headrace.schemas.redaction import redacted
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,52 @@ def test_an_assignment_without_a_part_or_a_value_is_answered_with_an_example(ass
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().run = "other"  # type: ignore[misc]
+
+
+def test_tls_and_sasl_of_kafka_are_settings_and_reach_the_clients_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in FIELDS:  # restored at the end: load_settings adds to the environment
+        monkeypatch.setenv(variable(name), "")
+    file = tmp_path / "headrace.toml"
+    file.write_text(
+        'kafka_security_protocol = "SASL_PLAINTEXT"\nkafka_sasl_mechanism = "SCRAM-SHA-256"\n'
+        'kafka_sasl_username = "file"\nkafka_sasl_password = "s3cret-of-the-file"\n'
+    )
+    monkeypatch.setenv("HEADRACE_CONFIG", str(file))
+    monkeypatch.setenv("HEADRACE_KAFKA_SASL_USERNAME", "environment")
+    settings = load_settings()
+    assert "s3cret" not in repr(settings)
+    assert redacted("the s3cret-of-the-file is") == "the *** is"
+    assert process_security() == KafkaSecurity(
+        "SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_username="environment",
+        sasl_password="s3cret-of-the-file",
+    )
+    child = {name: value for name, value in settings.environment().items() if name in settings.secures_kafka}
+    assert child == {name: os.environ[name] for name in settings.secures_kafka}
+    assert len(child) == 4
+
+
+def test_every_setting_of_the_clients_is_a_setting() -> None:
+    assert {variable(name) for name in FIELDS} <= {f"HEADRACE_{name.upper()}" for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"HEADRACE_KAFKA_SASL_PASSWORD": "s3cret"}, r"HEADRACE_KAFKA_SASL_PASSWORD is set, but .* is PLAINTEXT"),
+        (
+            {"HEADRACE_KAFKA_SECURITY_PROTOCOL": "SSL", "HEADRACE_KAFKA_SSL_CA_FILE": "none.pem"},
+            r"HEADRACE_KAFKA_SSL_CA_FILE names /.*none.pem, which cannot be read",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_settings_of_security_are_named(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StackError, match=message):
+        load_settings()

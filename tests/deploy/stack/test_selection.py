@@ -169,3 +169,11 @@ def test_a_gateways_session_that_would_outlive_its_trajectory_is_an_error_with_a
         select(PROCESSES, longer, ())
     both = settings.model_copy(update={"options": {"gateway": {"idle_s": 900}, "assemble": {"idle_timeout_s": 1_000}}})
     assert "gateway" in started(both)
+
+
+def test_a_broker_of_the_stack_has_neither_tls_nor_sasl(settings: Settings) -> None:
+    secured = settings.model_copy(update={"kafka_security_protocol": "SSL"})
+    with pytest.raises(StackError, match=r"HEADRACE_KAFKA_SECURITY_PROTOCOL: set for an external Kafka, but"):
+        select(PROCESSES, secured, ())
+    external = secured.model_copy(update={"kafka": "broker:9093"})
+    assert "kafka" not in started(external)
