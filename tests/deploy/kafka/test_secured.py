@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,13 +164,48 @@ async def test_workers_make_a_training_group(broker: SecuredBroker, tmp_path: Pa
             while not found:
                 await asyncio.sleep(0.5)
                 found = [each.value or b"" async for each in read_to_end(broker.plaintext, TRAINING, decided=True)]
+        for command in (("tail", "training"), ("replay", "again", "--stage", "events"), ("settings",)):
+            argv, log = (sys.executable, "-m", "headrace.deploy.cli", *command), tmp_path / f"{command[0]}.log"
+            assert await run_to_end(Command(argv, environment), log) == 0, end_of(log, 40)
+        again = replace(TRAINING, name=f"replay.again.{TRAINING.name}")
+        replayed = [each.value or b"" async for each in read_to_end(broker.plaintext, again)]
     finally:
         for child in children:
             child.kill()
     assert b"s-0" in found[0]
     assert b"s-1" in found[0]
-    for child in children:
-        assert PASSWORD not in child.log.read_text()
+    assert any(b"s-0" in value for value in replayed)
+    assert "group.formed          s " in (tmp_path / "tail.log").read_text()
+    assert "HEADRACE_KAFKA_SASL_PASSWORD=***" in (tmp_path / "settings.log").read_text()
+    for log in tmp_path.glob("*.log"):
+        assert PASSWORD not in log.read_text()
+
+
+@pytest.mark.clickhouse
+async def test_the_sink_stores_what_is_on_the_log(broker: SecuredBroker, clickhouse: str, tmp_path: Path) -> None:
+    environment = broker.certificate() | {"HEADRACE_CLICKHOUSE": clickhouse, "HEADRACE_DATA": str(tmp_path)}
+    await create_topics(broker.plaintext)
+    async with open_producer(broker.plaintext) as producer:
+        made = session("stored", "ask")
+        for record in made:
+            await producer.send_and_wait(EVENTS.name, record.value, record.key, headers=list(record.headers))
+    with ReadySocket() as ready_socket:
+        argv = (sys.executable, "-m", "headrace.deploy.cli", "worker", "sink")
+        sink = Child(Command(argv, environment | ready_socket.env), tmp_path / "sink.log")
+        try:
+            await asyncio.wait_for(ready_socket.ready(), 90)
+            query = "SELECT 'rows ' || toString(count()) FROM events WHERE trajectory_id = 'stored'"
+            argv, log = (sys.executable, "-m", "headrace.deploy.cli", "query", query), tmp_path / "query.log"
+            async with asyncio.timeout(60):
+                stored = ""
+                while f"rows {len(made)} " not in stored:
+                    await asyncio.sleep(0.5)
+                    assert await run_to_end(Command(argv, environment), log) == 0
+                    stored = log.read_text()
+        except TimeoutError as error:
+            raise AssertionError(end_of(sink.log) + end_of(tmp_path / "query.log")) from error
+        finally:
+            sink.kill()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
