@@ -73,29 +73,30 @@ async def refusal_of(client: AIOKafkaClient) -> AccessRefused | None:
     return refused
 
 
-def _cause(error: Exception, client: AIOKafkaClient) -> str | None:
+def _cause(raised: Exception, client: AIOKafkaClient) -> str | None:
     """What is wrong, and which settings to check; ``None`` for the errors of a broker that is away."""
     protocol = f"{variable('security_protocol')} ({client._security_protocol})"
-    match error:
-        case SaslAuthenticationFailed():
+    # A broker that misses a client's certificate, or does not accept it, says so only after the handshake.
+    match raised.__cause__ if isinstance(raised.__cause__, ssl.SSLError) else raised:
+        case SaslAuthenticationFailed() as error:
             return (
                 f"refused the user {client._sasl_plain_username!r} with {client._sasl_mechanism}: "
                 f"{error}. Check {variable('sasl_username')}, {variable('sasl_password')} and "
                 f"{variable('sasl_mechanism')}"
             )
-        case UnsupportedSaslMechanismError():
+        case UnsupportedSaslMechanismError() as error:
             return f"does not offer {client._sasl_mechanism}: {error}. Check {variable('sasl_mechanism')}"
         case IllegalSaslStateError():
             return f"takes no user and password at this address. Check {protocol}"
-        case ssl.SSLCertVerificationError():
+        case ssl.SSLCertVerificationError() as error:
             return (
                 f"has a certificate that is not accepted: {error.verify_message}. Check {variable('ssl_ca_file')}, and "
                 "that HEADRACE_KAFKA has the name in the certificate"
             )
-        case ssl.SSLError():
+        case ssl.SSLError() as error:
             return (
-                f"opens no TLS connection: {error}. Check {protocol}, {variable('ssl_certificate_file')} and "
-                f"{variable('ssl_key_file')}"
+                f"opens no TLS connection, or does not accept the client's certificate: {error}. Check {protocol}, "
+                f"{variable('ssl_certificate_file')} and {variable('ssl_key_file')}"
             )
         case _:
             return None

@@ -295,6 +295,15 @@ async def test_other_refusals_name_their_settings(
     said = await refusal(broker.sasl_ssl, {"HEADRACE_KAFKA_SASL_MECHANISM": "SCRAM-SHA-256"})
     assert "does not offer SCRAM-SHA-256" in said
     assert "HEADRACE_KAFKA_SASL_MECHANISM" in said
+    names = ("SSL_CERTIFICATE_FILE", "SSL_KEY_FILE", "SSL_KEY_PASSWORD")
+    tls = {"HEADRACE_KAFKA_SECURITY_PROTOCOL": "SSL", **{f"HEADRACE_KAFKA_{name}": "" for name in names}}
+    login = {name: "" for name in broker.login("PLAIN") if "_SASL_" in name}
+    said = await refusal(broker.ssl, login | tls)
+    assert "does not accept the client's certificate" in said
+    assert "HEADRACE_KAFKA_SSL_CERTIFICATE_FILE" in said
+    plain = {"HEADRACE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT", "HEADRACE_KAFKA_SSL_CA_FILE": ""}
+    said = await refusal(broker.plaintext, plain)
+    assert "takes no user and password at this address. Check HEADRACE_KAFKA_SECURITY_PROTOCOL" in said
 
 
 async def test_a_broker_with_another_protocol_is_reported_with_the_setting(
