@@ -25,6 +25,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+_ENDED = "net::ERR_ABORTED"
 
 
 @contextmanager
@@ -38,8 +39,8 @@ def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Pag
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        # A stream that the page closes is reported as failed too.
-        page.on("requestfailed", lambda request: complaints.extend([request.url] * ("/stream" not in request.url)))
+        # What the page itself ends is reported as failed too: a stream, or an icon when a link is clicked.
+        page.on("requestfailed", lambda request: complaints.extend([request.url] * (request.failure != _ENDED)))
         yield page, complaints
         browser.close()
 
