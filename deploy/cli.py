@@ -4,6 +4,7 @@ At module level command modules import only click and other light modules, so th
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import requires
@@ -12,10 +13,9 @@ from pathlib import Path
 import click
 
 from headrace.deploy.errors import StackError, path_problem
-from headrace.deploy.terminal import error_text
+from headrace.deploy.terminal import CommandGroup, error_text
 
 _COMMANDS = Path(__file__).with_name("commands")
-_SENTENCE = 120
 """Longest first sentence of a command, in characters; click shortens others."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 """Sections of the help; a command that is in no section appears under "More"."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """Finds command ``x-y`` in the module ``commands/x_y.py`` (``commands/x_.py`` where x is a Python keyword)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,20 +78,11 @@ class LazyGroup(click.Group):
         near = get_close_matches(name, self.list_commands(ctx), n=1)
         return f"Did you mean {near[0]}?" if near else "`headrace --help` lists them."
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands under the headings of their sections."""
+    def sections(self, ctx: click.Context) -> Mapping[str, Sequence[str]]:
+        """Return the names of the commands under the headings of their sections."""
         names = self.list_commands(ctx)
         placed = {name for section in SECTIONS.values() for name in section}
-        sections = SECTIONS | {"More": tuple(name for name in names if name not in placed)}
-        for title, section in sections.items():
-            rows = []
-            for name in section:
-                command = self.get_command(ctx, name) if name in names else None
-                if command is not None:
-                    rows.append((name, command.get_short_help_str(limit=_SENTENCE)))
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        return SECTIONS | {"More": tuple(name for name in names if name not in placed)}
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; known errors are shown as a sentence without a traceback."""

@@ -5,7 +5,7 @@ Every command prints through these functions, so that no control character of a 
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,11 +21,18 @@ _TWO_STOPS = re.compile(r"([.?!])\.\Z")
 class CommandGroup(click.Group):
     """A command with commands of its own, whose help shows the first sentence of each, whole."""
 
+    def sections(self, ctx: click.Context) -> Mapping[str, Sequence[str]]:
+        """Return the names of the commands under the headings of the help."""
+        return {"Commands": self.list_commands(ctx)}
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with their first sentences."""
-        rows = [(name, self.commands[name].get_short_help_str(limit=SENTENCE)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the commands with their first sentences, section by section."""
+        for title, names in self.sections(ctx).items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            rows = [(name, each.get_short_help_str(limit=SENTENCE)) for name, each in commands if each is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def print_line(line: str, *, err: bool = False) -> None:
