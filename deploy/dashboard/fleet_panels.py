@@ -1,12 +1,22 @@
 """The panels of the fleet page: what sends, serves and moves records, and what is wrong with it."""
 
-from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit, recent
 
 RECENT_MINUTES = 15
 """Minutes whose records make a rate."""
 
 GATEWAY_MINUTES = 5
 """Minutes whose reports make a gateway's rates."""
+
+LAG_MINUTES = 10
+"""Minutes whose lag is shown."""
+
+LAG_OF_GROUPS = f"""
+        SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
+        FROM lag FINAL WHERE {recent(LAG_MINUTES)}
+        GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
+        """
+"""Seconds that each consumer group was behind, over time."""
 
 _SPAN_S = "greatest(1, dateDiff('millisecond', min(time), max(time)) / 1000)"
 
@@ -27,8 +37,7 @@ _RATED = {
 
 _ROWS = "\n            UNION ALL\n".join(
     f"            SELECT '{topic}' AS topic, uniqExact(id) AS records, max(logged_at) AS newest FROM {table}\n"
-    f"            WHERE logged_at > now64(3) - INTERVAL {RECENT_MINUTES} MINUTE\n"
-    "              AND logged_at < now64(3) + INTERVAL 1 MINUTE"
+    f"            WHERE {recent(RECENT_MINUTES, 'logged_at')}"
     for topic, table in _RATED.items()
 )
 
@@ -118,13 +127,13 @@ FLEET_PANELS: tuple[Panel, ...] = (
         "groups",
         "How far each group is behind, by topic: the age of the next record that it has not processed. An idle "
         "group is 0 s behind; markers of transactions do not count.",
-        """
+        f"""
         SELECT consumer_group, topic, max(seconds) AS behind_s, sum(records) AS records,
                toUnixTimestamp64Milli(max(time)) AS measured_ms
         FROM lag FINAL
         WHERE (consumer_group, topic, partition, time) IN (
             SELECT consumer_group, topic, partition, max(time) FROM lag
-            WHERE time > now64(3) - INTERVAL 10 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
+            WHERE {recent(LAG_MINUTES)}
             GROUP BY consumer_group, topic, partition
         )
         GROUP BY consumer_group, topic ORDER BY behind_s DESC, consumer_group, topic LIMIT 500
@@ -146,11 +155,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
     Panel(
         "lag_s",
         "Seconds that each consumer group was behind, last ten minutes.",
-        """
-        SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
-        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
-        GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
-        """,
+        LAG_OF_GROUPS,
         window_s=600.0,
         title="Lag in seconds",
         form=Form.LINE,
@@ -204,7 +209,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
                    lagInFrame(calls, 1, calls) OVER before AS calls_before,
                    lagInFrame(arraySum(mapValues(errors)), 1, arraySum(mapValues(errors))) OVER before AS failed_before
             FROM gateway_stats FINAL
-            WHERE time > now64(3) - INTERVAL {GATEWAY_MINUTES} MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
+            WHERE {recent(GATEWAY_MINUTES)}
             WINDOW before AS (PARTITION BY source ORDER BY time ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
         )
         SELECT source,

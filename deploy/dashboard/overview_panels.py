@@ -1,8 +1,9 @@
 """The panels of the overview page: a run from its events to the versions that are served."""
 
 from headrace.deploy.dashboard.activity_panel import ACTIVITY
+from headrace.deploy.dashboard.fleet_panels import LAG_OF_GROUPS
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit, recent
 from headrace.deploy.dashboard.slice_panels import (
     CHOICES,
     COMPONENTS,
@@ -77,9 +78,9 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "pace",
         "Events in the last minute, of all runs. Apart from the other figures, because it changes with time alone.",
-        """
+        f"""
         SELECT uniqExact(id) AS events_a_minute FROM events
-        WHERE time > now64(3) - INTERVAL 1 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
+        WHERE {recent(1)}
         """,
         window_s=60,
         title="Events",
@@ -197,11 +198,7 @@ PANELS: tuple[Panel, ...] = (
         "lag",
         "How far each consumer group was behind in the last ten minutes: the age of the next record that it had not "
         "processed. An idle group is 0 s behind; markers of transactions do not count.",
-        """
-        SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
-        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE AND time < now64(3) + INTERVAL 1 MINUTE
-        GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
-        """,
+        LAG_OF_GROUPS,
         window_s=600,
         title="Lag",
         form=Form.LINE,

@@ -23,6 +23,12 @@ OF_RUN = "({run:String} = '' OR run = {run:String})"
 """Condition that a row belongs to the selected run."""
 
 
+def recent(minutes: int, clock: str = "time") -> str:
+    """Return the condition that the column ``clock`` is of the last ``minutes`` minutes, and not more than one minute
+    ahead, as from a clock that is wrong."""
+    return f"{clock} > now64(3) - INTERVAL {minutes} MINUTE AND {clock} < now64(3) + INTERVAL 1 MINUTE"
+
+
 class Form(StrEnum):
     """How a panel is drawn."""
 
