@@ -52,7 +52,7 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
     log_to_stderr(settings.log_level)
     limit_client_log(everywhere=True)
     try:
-        if settings.kafka is not None:
+        if settings.kafka is not None and settings.secures_kafka:
             from headrace.schemas.kafka.refused import check_access
 
             # Clients wait for a broker that is away, and so would they for one that will never accept them.
