@@ -53,8 +53,10 @@ def library_of(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ImportError(
-            f"{error}: this adapter needs headrace's extra {extra}: pip install 'PATH[{extra}]', with the absolute "
-            "path of headrace's checkout or wheel",
-            name=error.name,
-        ) from error
+        needs = f"this adapter needs headrace's extra {extra}: {install_command(extra)}"
+        raise ImportError(f"{error}: {needs}", name=error.name) from error
+
+
+def install_command(extra: str) -> str:
+    """Return how to install an extra of headrace, which no package index has."""
+    return f"pip install 'PATH[{extra}]', with the absolute path of headrace's checkout or wheel"

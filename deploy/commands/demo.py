@@ -86,8 +86,10 @@ def command(
         sandboxes=Path(sandboxes).absolute() if sandboxes else None,
     )
     if through_gateway and chosen.program is not None and find_spec(chosen.program.requires) is None:
-        extra = f"pip install 'PATH[{chosen.program.requires}]', with the absolute path of headrace's checkout or wheel"
-        raise StackError(f"--through-gateway runs a program that imports {chosen.program.requires}: {extra}")
+        from headrace.agents.adapters.runs import install_command
+
+        library = chosen.program.requires
+        raise StackError(f"--through-gateway runs a program that imports {library}: {install_command(library)}")
     run_demo(
         plan,
         data=data,
