@@ -41,7 +41,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "vllm" if _needs_vllm(config.rootpath / file) else file
+            return "vllm" if "vllm" in _servers_of(config.rootpath / file) else file
 
     config.option.loadscopereorder = False  # a file's number of tests does not tell how long they take
     return ByFile(config, log)
@@ -50,18 +50,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """For ``pytest -n``: begin with the files that start servers, which take longest. The others fill the end."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not _starts_servers(item.path))
+        items.sort(key=lambda item: not _servers_of(item.path))
 
 
 @cache
-def _needs_vllm(file: Path) -> bool:
-    return "pytest.mark.vllm" in file.read_text()
-
-
-@cache
-def _starts_servers(file: Path) -> bool:
+def _servers_of(file: Path) -> frozenset[str]:
+    """The servers that the tests of a file need, by its marks."""
     text = file.read_text()
-    return any(f"pytest.mark.{server}" in text for server in ("kafka", "clickhouse", "vllm"))
+    return frozenset(server for server in ("kafka", "clickhouse", "vllm") if f"pytest.mark.{server}" in text)
 
 
 @pytest.fixture(autouse=True)
