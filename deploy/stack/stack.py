@@ -152,8 +152,7 @@ async def running_stack(
 
     Only the owner has access to the files in the data folder; ``on_note`` receives a sentence about files whose
     permissions were changed, about a C++ module that was not built, about options of parts that are left out, and about
-    errors that do not end the stack. Inside
-    the block the process's umask is 077.
+    errors that do not end the stack. Inside the block the process's umask is 077.
     ``processes`` are the processes to select from; ``None``: those of the registry.
 
     Raises :class:`StackError` if a setting is wrong, something is missing, another stack uses the data folder, or a
