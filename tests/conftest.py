@@ -4,6 +4,7 @@ Imports are inside the fixtures, so that a test which needs none of them pays fo
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -66,6 +67,16 @@ def umask() -> Iterator[None]:
     os.umask(0o022)
     yield
     os.umask(0o022)
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """Commands that run in a test's process configure its root logger; the next test begins with the usual one."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(autouse=True, scope="session")
