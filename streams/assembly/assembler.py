@@ -44,7 +44,7 @@ class AssemblerConfig:
     """Static membership name of this process: after a crash it gets its partitions back immediately instead of after
     the session timeout. Each name belongs to one running process. Unset: the broker chooses a name."""
     commit_interval_s: float = 0.2
-    """Seconds between two transactions of a partition."""
+    """Seconds between two transactions of a partition, at least. Where they take long, it is up to 1 s."""
     idle_timeout_s: float = 600.0
     """Seconds of stream time without an event after which a trajectory is closed as ``no_end``."""
     hole_grace_s: float = 5.0

@@ -59,6 +59,12 @@ _SAME_PARTITION = (TRAJECTORIES, EVENTS)
 _PENDING_BYTES = 8 * 1024 * 1024
 """Pending output at which a commit is made early."""
 
+_COMMITS_SHARE = 1 / 20
+"""Share of the time that transactions take at most. Each is five requests, which cost the broker as much as this
+process: on a busy machine fewer, larger ones save more time than they add."""
+_LONGEST_INTERVAL_S = 1.0
+"""Longest interval between two transactions for that reason."""
+
 _TRANSACTION_TIMEOUT_MS = 20_000
 """How long readers wait for an assembler that died and was not restarted."""
 _COMMIT_S = _TRANSACTION_TIMEOUT_MS / 1000 + 30
@@ -307,7 +313,8 @@ class PartitionRunner:
 
     async def _commit(self, producer: FencedProducer, assembly: PartitionAssembly) -> None:
         """One transaction: outputs, a tick if one is due, and the offset with the metadata that a restart needs."""
-        self._next_commit = time.monotonic() + self._config.commit_interval_s
+        begun = time.monotonic()
+        self._next_commit = begun + self._config.commit_interval_s
         tick = self._tick(assembly)
         if assembly.position == self._committed_position and not assembly.pending and tick is None:
             return
@@ -318,6 +325,7 @@ class PartitionRunner:
                 what=f"a transaction of {EVENTS.name}[{self._source.partition}]",
             )
         self._committed_position = assembly.position
+        self._next_commit = begun + interval_s(self._config.commit_interval_s, self._commits.last_s)
 
     async def _write(self, transaction: Transaction, assembly: PartitionAssembly, tick: Outgoing | None) -> None:
         """The transaction of :meth:`_commit`."""
@@ -350,6 +358,11 @@ class PartitionRunner:
             return None
         now_ms = time.time_ns() // 1_000_000
         return tick(now_ms, uuid7(now_ms))
+
+
+def interval_s(shortest_s: float, last_s: float) -> float:
+    """Seconds from the start of a transaction that took ``last_s`` to that of the next."""
+    return max(shortest_s, min(_LONGEST_INTERVAL_S, last_s / _COMMITS_SHARE))
 
 
 def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
