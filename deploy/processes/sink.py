@@ -31,12 +31,12 @@ def _run(settings: "Settings") -> int:
     from headrace.deploy.system.until_stopped import until_stopped
     from headrace.streams.clickhouse.sink import run_sink
     from headrace.streams.clickhouse.without_pandas import hide_pandas_from_pyarrow
-    from headrace.streams.memory import collect_rarely
+    from headrace.streams.memory import fit_memory_to_inserts
 
     config = sink_config(settings)
     observe_lag_of("sink", settings, [config.group])
-    collect_rarely()
     hide_pandas_from_pyarrow()
+    fit_memory_to_inserts()
     return until_stopped(partial(run_sink, config))
 
 

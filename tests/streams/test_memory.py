@@ -1,4 +1,4 @@
-"""An assembler process reuses the memory of a commit for the next one."""
+"""Processes reuse the memory of a commit or insert for the next one."""
 
 import subprocess
 import sys
@@ -25,3 +25,31 @@ def test_the_output_of_a_commit_reuses_the_pages_of_the_previous_one() -> None:
     assert output[:2] == ["True", "20000"]
     of_one_commit = BATCHES * BATCH_BYTES // PAGE
     assert int(output[2]) < 2 * of_one_commit  # with default settings COMMITS times as many
+
+
+INSERTS, COLUMNS, COLUMN_BYTES = 32, 8, 2 * 1024 * 1024
+
+SINK_PROGRAM = f"""
+import gc, resource
+import pyarrow
+from headrace.streams.memory import fit_memory_to_inserts
+fit_memory_to_inserts()
+def insert():
+    columns = [pyarrow.allocate_buffer({COLUMN_BYTES}) for _ in range({COLUMNS})]
+    for column in columns:
+        memoryview(column).cast("B")[::{PAGE}] = bytes({COLUMN_BYTES // PAGE})
+insert()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({INSERTS}):
+    insert()
+print(gc.get_freeze_count() > 0, pyarrow.default_memory_pool().backend_name, end=" ")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc is set on Linux")
+def test_an_insert_reuses_the_pages_of_the_previous_one() -> None:
+    run = subprocess.run([sys.executable, "-c", SINK_PROGRAM], check=True, capture_output=True, text=True)
+    output = run.stdout.split()
+    assert output[:2] == ["True", "system"]
+    assert int(output[2]) < COLUMNS * COLUMN_BYTES // PAGE  # without malloc's settings INSERTS times as many
