@@ -35,7 +35,7 @@ from headrace.agents.gateway.restore.start import Places, restore
 from headrace.agents.gateway.sealed import Sealer
 from headrace.agents.gateway.server import GatewayServer
 from headrace.agents.gateway.sessions import SessionStore
-from headrace.agents.gateway.tenants import Tenants, read_tenants
+from headrace.agents.gateway.tenants import Tenants, follow_keys, read_tenants
 from headrace.agents.server_log import SERVER_LOG
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import cluster_fingerprint
@@ -146,9 +146,10 @@ async def _run(
                 reporting = tasks.create_task(
                     _report(config, journal, lambda: stats_of(metrics, calls, pool, sessions, journal, recorder))
                 )
+                following = [tasks.create_task(follow_keys(config.keys, tenants))] if config.keys else []
                 await stop.wait()
-                sweeping.cancel()
-                reporting.cancel()
+                for each in (sweeping, reporting, *following):
+                    each.cancel()
         finally:
             await prompts.close()
             await recorder.drain()

@@ -4,10 +4,15 @@
 
 The file holds hashes of the keys: reading it does not permit using the gateway. Without a file every key is accepted,
 as the tenant ``default``; that is for the loopback interface only.
+
+A running gateway reads a changed file again, so that a key can be withdrawn at once. What a tenant's settings say is
+decided when a session begins, so they change at the gateway's next start only.
 """
 
+import asyncio
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +24,16 @@ from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import Role
 from headrace.schemas.operator_error import OperatorError
 
+log = logging.getLogger(__name__)
+
 DEFAULT = Tenant("default")
 """The tenant of all keys if none are configured."""
 
 MAX_KEY = 4_096
 """Longest API key, in characters."""
+
+KEYS_EVERY_S = 2.0
+"""Interval at which the file of keys is looked at for a change."""
 
 
 class KeysUnusable(OperatorError):
@@ -55,6 +65,7 @@ class Tenants:
         """``by_key``: tenants by the hexadecimal SHA-256 of their keys; ``None``: every key is accepted."""
         self._by_key = by_key
         self._by_name = {DEFAULT.name: DEFAULT} if by_key is None else {each.name: each for each in by_key.values()}
+        self._seen = dict(self._by_name)  # with the settings that this process began with
 
     @property
     def is_open(self) -> bool:
@@ -70,6 +81,19 @@ class Tenants:
     def named(self, name: str) -> Tenant | None:
         """Return the tenant ``name``."""
         return self._by_name.get(name)
+
+    def replace_keys(self, other: "Tenants") -> list[str]:
+        """Accept the keys of ``other`` instead; returns the tenants whose settings differ there, which they keep here.
+
+        Raises ``ValueError`` if one of both accepts every key.
+        """
+        if self._by_key is None or other._by_key is None:
+            raise ValueError("a gateway without keys accepts every key until it ends")
+        seen, found = self._seen, other._by_name
+        changed = [name for name, tenant in found.items() if seen.setdefault(name, tenant).policy != tenant.policy]
+        self._by_key = {key: seen[tenant.name] for key, tenant in other._by_key.items()}
+        self._by_name = {name: seen[name] for name in found}
+        return changed
 
     def is_masked(self, name: str) -> bool:
         """Return whether the messages of the tenant ``name`` stay out of the log."""
@@ -100,6 +124,35 @@ def read_tenants(path: Path | None) -> Tenants:
             '{"keys": [{"sha256": "<hash>", "tenant": "<name>"}]}; `printf %s KEY | sha256sum` prints a key\'s hash'
         ) from error
     return Tenants(by_key)
+
+
+async def follow_keys(path: Path, tenants: Tenants) -> None:
+    """Keep the keys of ``tenants`` those of the file ``path``, until cancelled. While the file cannot be used, the keys
+    that were read last stay.
+    """
+    seen: tuple[int, ...] | None = None
+    while True:
+        await asyncio.sleep(KEYS_EVERY_S)
+        now = await asyncio.to_thread(_version_of, path)
+        if now == seen:
+            continue
+        seen = now
+        try:
+            found = await asyncio.to_thread(read_tenants, path)
+        except KeysUnusable as error:
+            log.error("%s. The keys that were read last stay in use", error)
+            continue
+        for name in tenants.replace_keys(found):
+            log.warning("the settings of the tenant %r in %s change when the gateway starts again", name, path)
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    """Returns what differs if the file was written or replaced; nothing if it cannot be found."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _problem(error: Exception) -> str:

@@ -1,12 +1,16 @@
 """Who may use the gateway: keys of tenants, keys of sessions, and what a session's key may reach."""
 
+import asyncio
 import hashlib
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.agents.gateway import tenants as tenants_module
 from headrace.agents.gateway.access import Access, access_of
 from headrace.agents.gateway.canonical import BadRequest
 from headrace.agents.gateway.client_errors import CallRefused
@@ -24,8 +28,9 @@ from headrace.agents.gateway.session_grants import (
     open_key,
     read_request,
 )
-from headrace.agents.gateway.tenants import DEFAULT, KeysUnusable, Tenants, read_tenants
+from headrace.agents.gateway.tenants import DEFAULT, KeysUnusable, Tenants, follow_keys, read_tenants
 from headrace.schemas.events import Role
+from tests.agents.gateway.scripted_engine import until
 
 SEALER = Sealer([b"0123456789abcdef"])
 NOW_S = 1_790_000_000.0
@@ -192,3 +197,68 @@ def test_two_keys_of_a_tenant_have_the_same_settings(tmp_path: Path) -> None:
     keys = [{"sha256": f"{number:064}", "tenant": "a", "masked": bool(number)} for number in range(2)]
     with pytest.raises(KeysUnusable, match="different settings"):
         read_tenants(keys_file(tmp_path, *keys))
+
+
+def test_keys_are_replaced_and_tenants_keep_their_settings(tenants: Tenants, tmp_path: Path) -> None:
+    before = access(tenants, "key-a").tenant
+    session = key_of(SEALER, grant("other"))
+    assert access(tenants, session).tenant.name == "other"
+    found = read_tenants(
+        keys_file(
+            tmp_path,
+            {"sha256": hashed("key-a3"), "tenant": "acme", "consent": True},
+            {"sha256": hashed("key-n"), "tenant": "new", "masked": True},
+        )
+    )
+    assert tenants.replace_keys(found) == ["acme"]
+    assert access(tenants, "key-a3").tenant is before
+    assert access(tenants, "key-n").tenant.policy.masked
+    assert tenants.is_masked("new")
+    for withdrawn in ("key-a", "key-a2", "key-ö", session):
+        assert refusal(tenants, withdrawn) is ErrorKind.AUTHENTICATION
+    other = read_tenants(keys_file(tmp_path, {"sha256": hashed("key-ö"), "tenant": "other", "consent": False}))
+    assert tenants.replace_keys(other) == ["other"]
+    assert access(tenants, "key-ö").tenant.policy.consent  # as before it was withdrawn
+
+
+def test_a_gateway_without_keys_gets_none_while_it_runs(tenants: Tenants) -> None:
+    for one, other in ((Tenants(None), tenants), (tenants, Tenants(None))):
+        with pytest.raises(ValueError, match="until it ends"):
+            one.replace_keys(other)
+
+
+@asynccontextmanager
+async def following(path: Path, tenants: Tenants) -> AsyncIterator[None]:
+    task = asyncio.create_task(follow_keys(path, tenants))
+    try:
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+
+
+async def test_a_changed_file_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
+    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
+    tenants = read_tenants(path)
+    async with following(path, tenants):
+        keys_file(tmp_path, {"sha256": hashed("two"), "tenant": "acme", "masked": True})
+        await until(lambda: tenants.of_key("two") is not None)
+        assert tenants.of_key("one") is None
+        assert not tenants.is_masked("acme")
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert f"'acme' in {path} change when the gateway starts again" in caplog.text
+        caplog.clear()
+        for broken in (lambda: path.write_text("{"), path.unlink):
+            broken()
+            await until(lambda: bool(caplog.records))
+            await asyncio.sleep(0.1)
+            assert [record.levelname for record in caplog.records] == ["ERROR"]  # once, however often it is looked at
+            assert "The keys that were read last stay in use" in caplog.text
+            assert tenants.of_key("two") is not None
+            caplog.clear()
+        keys_file(tmp_path, {"sha256": hashed("three"), "tenant": "acme"})
+        await until(lambda: tenants.of_key("three") is not None)
+        assert tenants.of_key("two") is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.agents.gateway import tenants
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.gateway.render_bodies import PATHS
 from headrace.schemas.events import ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
@@ -282,6 +283,25 @@ async def test_keys(tmp_path: Path, engine: ScriptedEngine, api: Api) -> None:
         assert (await gateway.post(foreign, body, headers=given))[0] == 200
         assert gateway.calls_in_flight == 0
     assert len(engine.requests) == 2
+
+
+async def test_a_key_is_withdrawn_while_the_gateway_runs(
+    tmp_path: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenants, "KEYS_EVERY_S", 0.02)
+    keys = keys_file(tmp_path, acme="leaked", other="secret-b")
+    async with running_gateway(tmp_path / "gateway", [engine.url], keys=keys) as gateway:
+        path, body = PATHS[Api.CHAT], body_of(Api.CHAT)
+        status, opened = await gateway.post("/sessions", {}, key="leaked")
+        assert status == 201
+        keys_file(tmp_path, acme="renewed", other="secret-b")
+        for _ in range(500):
+            if (await gateway.post(path, body, key="renewed"))[0] == 200:
+                break
+            await asyncio.sleep(0.02)
+        assert_error(gateway, Api.CHAT, 401, await gateway.post(path, body, key="leaked"), "not known")
+        for key in ("renewed", "secret-b", opened["api_key"]):  # the session is the tenant's, not the withdrawn key's
+            assert (await gateway.post(path, body, key=key))[0] == 200
 
 
 async def test_two_tenants_with_one_session_id_share_nothing(tmp_path: Path) -> None:
