@@ -43,8 +43,6 @@ BATCH_WITHIN_S = 0.05
 FLOW_WITHIN_S = 0.1
 """The same in a flow: for records that arrive within so many seconds after the batch before them. A transaction takes
 as much processor time as scoring 20 trajectories, whatever it holds."""
-LONGEST_FLOW_S = 0.4
-"""Longest wait in a flow: as long as the batch before took, so that a busy process makes fewer, larger transactions."""
 FETCH_WAIT_MS = 100
 """How long a broker holds a fetch request without records. Only one request per broker is in flight: while it is held
 for an idle partition, busy partitions get no records. Faust's default is 1.5 s."""
@@ -283,26 +281,23 @@ def lists_of(app: faust.App, topic: Topic) -> faust.TopicT:
 async def batches(app: faust.App, stream: Any, size: int) -> AsyncIterator[tuple[list[LogRecord], int]]:
     """Yields the records that arrive in ``stream`` of :func:`lists_of`, at most ``size`` at a time, each batch with the
     generation of the consumer group in which it was read; waits :data:`BATCH_WITHIN_S` for a batch to fill, and in a
-    flow :data:`FLOW_WITHIN_S` to :data:`LONGEST_FLOW_S`.
+    flow :data:`FLOW_WITHIN_S`.
     """
     queue = stream.channel.queue
-    flows_until = took_s = 0.0
+    flows_until = 0.0
     async for _ in stream:
         events = [stream.current_event]
         try:
             if not _fill(events, queue, size):
-                flow_s = max(FLOW_WITHIN_S, min(LONGEST_FLOW_S, took_s))
-                await asyncio.sleep(flow_s if monotonic() < flows_until else BATCH_WITHIN_S)
+                await asyncio.sleep(FLOW_WITHIN_S if monotonic() < flows_until else BATCH_WITHIN_S)
                 _fill(events, queue, size)
         except StopAsyncIteration:
             return  # The agent stops, which Faust puts into the queue; these records were not processed.
         generation = app.consumer_generation_id
         records = [record for event in events if event.message.generation_id == generation for record in event.value]
-        begun = monotonic()
         for start in range(0, len(records), size):
             yield records[start : start + size], generation
-        took_s = monotonic() - begun
-        flows_until = begun + took_s + FLOW_WITHIN_S
+        flows_until = monotonic() + FLOW_WITHIN_S
 
 
 def _fill(events: list[faust.Event], queue: ThrowableQueue[faust.Event], size: int) -> bool:

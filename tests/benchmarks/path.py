@@ -8,6 +8,7 @@ async with path(stage("score"), stage("group")) as running:
 import asyncio
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
@@ -156,8 +157,11 @@ async def flow(
     kafka: Cluster, rate: float | None, trajectories: int, *, checkout: Path | None = None
 ) -> dict[str, Any]:
     """The generator in a separate process, at ``rate`` events per second or as fast as the broker accepts them; that of
-    ``checkout``, whose processes may not know the events of this one."""
+    ``checkout``, whose processes may not know the events of this one. ``cpu_s`` of the result: its processor time, if
+    no other child process ends meanwhile.
+    """
     argv = [sys.executable, "-m", "tests.benchmarks.flow", kafka.bootstrap, "--trajectories", str(trajectories)]
+    before_s = _ended_children_s()
     generator = await asyncio.create_subprocess_exec(
         *argv,
         *(["--rate", str(rate)] if rate else []),
@@ -173,7 +177,12 @@ async def flow(
     if generator.returncode:
         raise RuntimeError(f"the generator failed with status {generator.returncode}")
     poured: dict[str, Any] = json.loads(written)
-    return poured
+    return poured | {"cpu_s": _ended_children_s() - before_s}
+
+
+def _ended_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 async def _has_tables(client: Client, children: Collection[Child]) -> None:

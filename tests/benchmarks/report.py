@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.benchmarks.contender import Sample
 from tests.benchmarks.latency import ENDS
-from tests.benchmarks.whole_path import TITLES, without_broker
+from tests.benchmarks.whole_path import TITLES, generators, without_broker
 
 Figures = dict[str, Any]
 
@@ -216,12 +216,12 @@ def whole_path(figures: Figures) -> str:
     """Processor time per event, by process."""
     samples, before = figures["samples"], figures.get("before", [])
 
-    def us(of: Callable[[Figures], float]) -> tuple[str, ...]:
+    def us(of: Callable[[Figures], float], unit: str = " µs") -> tuple[str, ...]:
         now = statistics.median(map(of, samples))
         if not before:
-            return (f"{now:.1f} µs",)
+            return (f"{now:.1f}{unit}",)
         earlier = statistics.median(map(of, before))
-        return f"{now:.1f} µs", f"{earlier:.1f} µs", f"{now / earlier:.2f}"
+        return f"{now:.1f}{unit}", f"{earlier:.1f}{unit}", f"{now / earlier:.2f}"
 
     def middle(values: Iterable[float]) -> float:
         return statistics.median(values)
@@ -234,12 +234,15 @@ def whole_path(figures: Figures) -> str:
         for name, title in figures["titles"].items()
     ]
     rows.append(("all but the broker", *us(without_broker), ""))
+    rows.append(("the generator", *us(lambda sample: float(sample["generator_us"])), ""))
+    rows.append(("all but the broker, in generators", *us(generators, ""), ""))
     header = ("", "per event", *(("before", "of it") if before else ()), "MiB")
     rounds = "One round" if len(samples) == 1 else f"Medians of {len(samples)} rounds"
     text = f"""{figures["trajectories"]:,} trajectories of 20 events, written as fast as the broker accepts them, to
         training records and to rows in ClickHouse. {rounds}, after a start that is not counted. Processor time per
         event of each process with its children, until ClickHouse's merges have ended. Rows are there
-        {middle(each["wall_s"] for each in samples):.0f} s after the first event."""
+        {middle(each["wall_s"] for each in samples):.0f} s after the first event. The generator does the same work in
+        every sample, so the last row does not depend on how fast the machine was in each."""
     if before:
         text += " Before: the same with the processes of an older checkout, in turns."
     return _section("The whole path", text, table_of(header, rows), None, figures)

@@ -91,16 +91,20 @@ async def test_the_whole_path_is_walked_and_every_process_has_its_share() -> Non
 
 
 def test_a_checkout_from_before_has_its_columns_and_its_share() -> None:
-    def sample(us: float) -> dict[str, Any]:
+    def sample(us: float, generator_us: float) -> dict[str, Any]:
         return {
             "us_per_event": dict.fromkeys(whole_path.TITLES, us),
+            "generator_us": generator_us,
             "memory_mb": dict.fromkeys(whole_path.TITLES, 1.0),
             "wall_s": 1.0,
         }
 
-    figures = {"trajectories": 1, "titles": whole_path.TITLES, "samples": [sample(2.0)], "before": [sample(8.0)]}
+    now, before = sample(2.0, 10.0), sample(8.0, 5.0)  # the machine was half as fast now
+    figures = {"trajectories": 1, "titles": whole_path.TITLES, "samples": [now], "before": [before]}
     page = report.whole_path(figures | {"about": ABOUT})
     assert "| all but the broker | 8.0 µs | 32.0 µs | 0.25 |" in page
+    assert "| the generator | 10.0 µs | 5.0 µs | 2.00 |" in page
+    assert "| all but the broker, in generators | 0.8 | 6.4 | 0.12 |" in page
 
 
 @pytest.mark.kafka

@@ -49,8 +49,16 @@ async def measure(
             one = await _sample(trajectories, before if whose == "before" else None)
             taken.append(one)
             each = ", ".join(f"{name} {us:.1f}" for name, us in one["us_per_event"].items())
-            say(f"{'before: ' if whose == 'before' else ''}{each} µs per event")
+            generator = f"the generator {one['generator_us']:.1f}"
+            say(f"{'before: ' if whose == 'before' else ''}{each}, {generator} µs per event")
     return {"trajectories": trajectories, "titles": TITLES, **samples}
+
+
+def generators(sample: dict[str, Any]) -> float:
+    """The same in units of the generator's processor time. It does the same work for every checkout, so the unit has
+    the speed that the machine had during the sample.
+    """
+    return without_broker(sample) / float(sample["generator_us"])
 
 
 def without_broker(sample: dict[str, Any]) -> float:
@@ -62,7 +70,7 @@ async def _sample(trajectories: int, checkout: Path | None) -> dict[str, Any]:
     async with path(stage("score+group"), checkout=checkout) as running:
         await _through(running, FIRST, checkout)
         before, begun = {name: cpu_s(family) for name, family in running.processes.items()}, time.monotonic()
-        await _through(running, trajectories, checkout)
+        generator_s = await _through(running, trajectories, checkout)
         wall_s = time.monotonic() - begun
         await _merged(running.processes["clickhouse"])
         events = trajectories * EVENTS_EACH
@@ -70,13 +78,14 @@ async def _sample(trajectories: int, checkout: Path | None) -> dict[str, Any]:
             "us_per_event": {
                 name: (cpu_s(family) - before[name]) / events * 1e6 for name, family in running.processes.items()
             },
+            "generator_us": generator_s / events * 1e6,
             "memory_mb": {name: memory_mb(family) for name, family in running.processes.items()},
             "wall_s": wall_s,
         }
 
 
-async def _through(running: RunningPath, trajectories: int, checkout: Path | None) -> None:
-    """Write ``trajectories``, and wait until they are training records and rows."""
+async def _through(running: RunningPath, trajectories: int, checkout: Path | None) -> float:
+    """Write ``trajectories``, and wait until they are training records and rows; the generator's processor time."""
     # Ticks are rows, too, and transaction markers have offsets: only agents' events are counted.
     count = f"SELECT count() FROM events WHERE type != '{ClockTicked.TYPE}'"
     before = int(running.client.command(count))
@@ -90,6 +99,7 @@ async def _through(running: RunningPath, trajectories: int, checkout: Path | Non
         elif time.monotonic() > moved_at + _STUCK_S:
             raise RuntimeError(f"ClickHouse has {rows} of {written} events, and no more arrive")
         await asyncio.sleep(_POLL_S)
+    return float(poured["cpu_s"])
 
 
 async def _merged(server: list[psutil.Process]) -> None:
