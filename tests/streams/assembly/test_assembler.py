@@ -371,8 +371,8 @@ async def test_the_interval_follows_from_what_the_last_transaction_took(
             await produce(kafka, session(f"interval-{number}", "ask"), partition=0)
             await asyncio.sleep(0.1)
         took_s = time.monotonic() - begun
-        # Each partition commits once at its start; with the configured interval this one would 30 times.
-        assert 2 <= len(asked) <= took_s + 2 + PARTITIONS
+        # The other partitions commit at their start, too; with the configured interval this one would 30 times.
+        assert 2 <= len(asked) <= took_s + 3 * PARTITIONS
     assert all(shortest_s == 0.05 and 0 < last_s < 60 for shortest_s, last_s in asked)
 
 
