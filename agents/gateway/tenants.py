@@ -96,9 +96,11 @@ class Tenants:
         return changed
 
     def is_masked(self, name: str) -> bool:
-        """Return whether the messages of the tenant ``name`` stay out of the log."""
-        tenant = self.named(name)
-        return tenant is not None and tenant.policy.masked
+        """Return whether the messages of the tenant ``name`` stay out of the log: also when its keys are withdrawn, and
+        when its settings are not known.
+        """
+        tenant = self._seen.get(name)
+        return tenant is None or tenant.policy.masked
 
 
 def read_tenants(path: Path | None) -> Tenants:

@@ -221,6 +221,16 @@ def test_keys_are_replaced_and_tenants_keep_their_settings(tenants: Tenants, tmp
     assert access(tenants, "key-ö").tenant.policy.consent  # as before it was withdrawn
 
 
+def test_what_is_said_to_a_masked_tenant_stays_hidden_when_its_keys_are_withdrawn(tmp_path: Path) -> None:
+    other = {"sha256": hashed("key-o"), "tenant": "other"}
+    tenants = read_tenants(keys_file(tmp_path, {"sha256": hashed("key-m"), "tenant": "acme", "masked": True}, other))
+    tenants.replace_keys(read_tenants(keys_file(tmp_path, other)))
+    assert tenants.named("acme") is None
+    assert tenants.is_masked("acme")  # feedback arrives later, with a token that has no key
+    assert read_tenants(keys_file(tmp_path, other)).is_masked("acme")  # after a restart its settings are unknown
+    assert not tenants.is_masked("other")
+
+
 def test_a_gateway_without_keys_gets_none_while_it_runs(tenants: Tenants) -> None:
     for one, other in ((Tenants(None), tenants), (tenants, Tenants(None))):
         with pytest.raises(ValueError, match="until it ends"):
