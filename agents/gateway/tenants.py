@@ -13,6 +13,8 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
+import stat
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +36,8 @@ MAX_KEY = 4_096
 
 KEYS_EVERY_S = 2.0
 """Interval at which the file of keys is looked at for a change."""
+MAX_KEYS_BYTES = 16 * 1024 * 1024
+"""Largest file of keys that is read while the gateway runs: some 100,000 keys."""
 
 
 class KeysUnusable(OperatorError):
@@ -106,12 +110,21 @@ class Tenants:
 def read_tenants(path: Path | None) -> Tenants:
     """Return the tenants of the file ``path``; without one, every key is accepted.
 
-    Raises :class:`KeysUnusable` if it cannot be read, or gives one tenant two settings.
+    Raises :class:`KeysUnusable` if it cannot be read, or gives one tenant two settings or one key two tenants.
     """
     if path is None:
         return Tenants(None)
     try:
-        found = _Keys.model_validate(json.loads(path.read_bytes()))
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return _tenants_of(path, content)
+
+
+def _tenants_of(path: Path, content: bytes) -> Tenants:
+    """Returns the tenants of ``content`` of the file ``path``."""
+    try:
+        found = _Keys.model_validate(json.loads(content))
         by_key: dict[str, Tenant] = {}
         by_name: dict[str, Tenant] = {}
         for key in found.keys:
@@ -119,12 +132,10 @@ def read_tenants(path: Path | None) -> Tenants:
             tenant = by_name.setdefault(key.tenant, Tenant(key.tenant, policy))
             if tenant.policy != policy:
                 raise ValueError(f"two keys of the tenant {key.tenant!r} have different settings")
-            by_key[key.sha256] = tenant
-    except (OSError, ValueError) as error:
-        raise KeysUnusable(
-            f"the gateway's keys in {path} cannot be used: {_problem(error)}. Expected "
-            '{"keys": [{"sha256": "<hash>", "tenant": "<name>"}]}; `printf %s KEY | sha256sum` prints a key\'s hash'
-        ) from error
+            if (other := by_key.setdefault(key.sha256, tenant)) is not tenant:
+                raise ValueError(f"the tenants {other.name!r} and {key.tenant!r} have the same key")
+    except (ValueError, RecursionError) as error:
+        raise _unusable(path, error) from error
     return Tenants(by_key)
 
 
@@ -132,15 +143,22 @@ async def follow_keys(path: Path, tenants: Tenants) -> None:
     """Keep the keys of ``tenants`` those of the file ``path``, until cancelled. While the file cannot be used, the keys
     that were read last stay.
     """
-    seen: tuple[int, ...] | None = None
+    seen: bytes | str | None = None
     while True:
         await asyncio.sleep(KEYS_EVERY_S)
-        now = await asyncio.to_thread(_version_of, path)
+        # The content is compared: times of files are coarse, a renewed key has the size of the one before, and neither
+        # tells that a file can be read again.
+        try:
+            now: bytes | str = await asyncio.to_thread(_content_of, path)
+        except OSError as error:
+            now = str(_unusable(path, error))
         if now == seen:
             continue
         seen = now
         try:
-            found = await asyncio.to_thread(read_tenants, path)
+            if isinstance(now, str):
+                raise KeysUnusable(now)
+            found = await asyncio.to_thread(_tenants_of, path, now)
         except KeysUnusable as error:
             log.error("%s. The keys that were read last stay in use", error)
             continue
@@ -148,13 +166,26 @@ async def follow_keys(path: Path, tenants: Tenants) -> None:
             log.warning("the settings of the tenant %r in %s change when the gateway starts again", name, path)
 
 
-def _version_of(path: Path) -> tuple[int, ...]:
-    """Returns what differs if the file was written or replaced; nothing if it cannot be found."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+def _content_of(path: Path) -> bytes:
+    """Returns what is in the file ``path``; raises ``OSError`` also for what is no file: reading a pipe may not end."""
+
+    def without_waiting(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)
+
+    with open(path, "rb", opener=without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is not a regular file")
+        content = file.read(MAX_KEYS_BYTES + 1)
+    if len(content) > MAX_KEYS_BYTES:
+        raise OSError(f"it is larger than {MAX_KEYS_BYTES:,} bytes")
+    return content
+
+
+def _unusable(path: Path, error: Exception) -> KeysUnusable:
+    return KeysUnusable(
+        f"the gateway's keys in {path} cannot be used: {_problem(error)}. Expected "
+        '{"keys": [{"sha256": "<hash>", "tenant": "<name>"}]}; `printf %s KEY | sha256sum` prints a key\'s hash'
+    )
 
 
 def _problem(error: Exception) -> str:

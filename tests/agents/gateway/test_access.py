@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,13 @@ def test_two_keys_of_a_tenant_have_the_same_settings(tmp_path: Path) -> None:
         read_tenants(keys_file(tmp_path, *keys))
 
 
+def test_a_key_has_one_tenant(tmp_path: Path) -> None:
+    acme, other = ({"sha256": "0" * 64, "tenant": tenant} for tenant in ("acme", "other"))
+    with pytest.raises(KeysUnusable, match="the tenants 'acme' and 'other' have the same key"):
+        read_tenants(keys_file(tmp_path, acme | {"masked": True}, other))
+    assert read_tenants(keys_file(tmp_path, acme, acme)).named("acme") is not None
+
+
 def test_keys_are_replaced_and_tenants_keep_their_settings(tenants: Tenants, tmp_path: Path) -> None:
     before = access(tenants, "key-a").tenant
     session = key_of(SEALER, grant("other"))
@@ -272,3 +280,86 @@ async def test_a_changed_file_is_read_again(
         keys_file(tmp_path, {"sha256": hashed("three"), "tenant": "acme"})
         await until(lambda: tenants.of_key("three") is not None)
         assert tenants.of_key("two") is None
+
+
+async def test_a_file_of_the_same_size_and_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
+    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
+    tenants = read_tenants(path)
+    async with following(path, tenants):
+        await asyncio.sleep(0.1)
+        before = path.stat()
+        with path.open("r+") as file:  # in one write: no moment in which the size differs
+            file.write(json.dumps({"keys": [{"sha256": hashed("two"), "tenant": "acme"}]}))
+            file.flush()
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a file system with coarse times has it
+        await until(lambda: tenants.of_key("two") is not None)
+        assert tenants.of_key("one") is None
+
+
+async def test_a_file_that_could_not_be_read_for_a_while_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
+    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
+    tenants = read_tenants(path)
+    keys_file(tmp_path, {"sha256": hashed("two"), "tenant": "acme"})
+
+    def denied(*_: Any, **__: Any) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", denied)
+        patch.setattr(Path, "read_bytes", denied)
+        async with following(path, tenants):
+            await until(lambda: "Permission denied" in caplog.text)
+            await asyncio.sleep(0.1)
+            assert len(caplog.records) == 1
+            patch.undo()
+            await until(lambda: tenants.of_key("two") is not None)
+
+
+def _nested(path: Path) -> None:
+    path.write_text("[" * 200_000)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no space
+
+
+@pytest.mark.parametrize("broken", [_nested, _pipe, _endless, _folder, _large])
+async def test_nothing_in_place_of_the_file_ends_or_holds_the_gateway(
+    broken: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
+    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
+    tenants = read_tenants(path)
+    broken(path)
+    async with following(path, tenants):
+        await until(lambda: bool(caplog.records))
+        await asyncio.sleep(0.1)
+        (record,) = caplog.records
+        assert record.levelname == "ERROR"
+        assert record.getMessage().startswith(f"the gateway's keys in {path} cannot be used: ")
+        assert tenants.of_key("one") is not None
+        renewed = keys_file(tmp_path / "..", {"sha256": hashed("two"), "tenant": "acme"})
+        if path.is_dir():
+            path.rmdir()
+        renewed.replace(path)
+        await until(lambda: tenants.of_key("two") is not None)
