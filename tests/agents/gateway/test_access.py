@@ -219,7 +219,8 @@ def test_keys_are_replaced_and_tenants_keep_their_settings(tenants: Tenants, tmp
         )
     )
     assert tenants.replace_keys(found) == ["acme"]
-    assert access(tenants, "key-a3").tenant is before
+    for of_acme in ("key-a3", key_of(SEALER, grant("acme"))):
+        assert access(tenants, of_acme).tenant is before
     assert access(tenants, "key-n").tenant.policy.masked
     assert tenants.is_masked("new")
     for withdrawn in ("key-a", "key-a2", "key-ö", session):
@@ -230,13 +231,16 @@ def test_keys_are_replaced_and_tenants_keep_their_settings(tenants: Tenants, tmp
 
 
 def test_what_is_said_to_a_masked_tenant_stays_hidden_when_its_keys_are_withdrawn(tmp_path: Path) -> None:
-    other = {"sha256": hashed("key-o"), "tenant": "other"}
-    tenants = read_tenants(keys_file(tmp_path, {"sha256": hashed("key-m"), "tenant": "acme", "masked": True}, other))
+    masked, shown, other = (
+        {"sha256": hashed(name), "tenant": name, "masked": name == "masked"} for name in ("masked", "shown", "other")
+    )
+    tenants = read_tenants(keys_file(tmp_path, masked, shown, other))
     tenants.replace_keys(read_tenants(keys_file(tmp_path, other)))
-    assert tenants.named("acme") is None
-    assert tenants.is_masked("acme")  # feedback arrives later, with a token that has no key
-    assert read_tenants(keys_file(tmp_path, other)).is_masked("acme")  # after a restart its settings are unknown
-    assert not tenants.is_masked("other")
+    assert tenants.named("masked") is tenants.named("shown") is None
+    assert tenants.is_masked("masked")  # feedback arrives later, with a token that has no key
+    assert not tenants.is_masked("shown")
+    # After a restart the settings are unknown.
+    assert read_tenants(keys_file(tmp_path, other)).is_masked("masked")
 
 
 def test_a_gateway_without_keys_gets_none_while_it_runs(tenants: Tenants) -> None:
@@ -343,10 +347,24 @@ def _large(path: Path) -> None:
         file.truncate(1 << 40)  # a hole: it takes no space
 
 
-@pytest.mark.parametrize("broken", [_nested, _pipe, _endless, _folder, _large])
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (_nested, "recursion"),
+        (_pipe, "not a regular file"),
+        (_endless, "not a regular file"),
+        (_folder, "directory"),
+        (_large, "larger than 16,777,216 bytes"),
+    ],
+)
 async def test_nothing_in_place_of_the_file_ends_or_holds_the_gateway(
-    broken: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broken: Callable[[Path], None],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    assert tenants_module.KEYS_EVERY_S <= 2  # as the README says
     monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
     path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
     tenants = read_tenants(path)
@@ -357,8 +375,9 @@ async def test_nothing_in_place_of_the_file_ends_or_holds_the_gateway(
         (record,) = caplog.records
         assert record.levelname == "ERROR"
         assert record.getMessage().startswith(f"the gateway's keys in {path} cannot be used: ")
+        assert why in record.getMessage()
         assert tenants.of_key("one") is not None
-        renewed = keys_file(tmp_path / "..", {"sha256": hashed("two"), "tenant": "acme"})
+        renewed = keys_file(tmp_path.parent, {"sha256": hashed("two"), "tenant": "acme"})
         if path.is_dir():
             path.rmdir()
         renewed.replace(path)
