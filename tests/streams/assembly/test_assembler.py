@@ -29,11 +29,11 @@ from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.trace import continued
-from headrace.streams.assembly import assembler, partition_runner
+from headrace.streams.assembly import assembler
 from headrace.streams.assembly.assembler import AssemblerConfig, Statuses, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.partition_runner import PartitionTakenOver, interval_s
+from headrace.streams.assembly.partition_runner import PartitionTakenOver
 from headrace.streams.assembly.recovery import parse_commit_metadata
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.native.shapes import NativeLag
@@ -345,35 +345,6 @@ async def test_types_unknown_to_the_extension_module_are_reported_at_start(
 def test_a_setting_that_cannot_work_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=name.removesuffix("_s")):
         replace(AssemblerConfig("localhost:9092"), **{name: 0})  # type: ignore[arg-type]  # mypy sees every field
-
-
-@pytest.mark.parametrize(
-    ("shortest_s", "last_s", "expected_s"),
-    [(0.2, 0.005, 0.2), (0.2, 0.02, 0.4), (0.2, 3.0, 1.0), (2.0, 0.02, 2.0), (2.0, 3.0, 2.0)],
-)
-def test_transactions_take_a_twentieth_of_the_time(shortest_s: float, last_s: float, expected_s: float) -> None:
-    assert interval_s(shortest_s, last_s) == pytest.approx(expected_s)
-
-
-async def test_the_interval_follows_from_what_the_last_transaction_took(
-    kafka: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[float, float]] = []
-
-    def every_second(shortest_s: float, last_s: float) -> float:
-        asked.append((shortest_s, last_s))
-        return 1.0
-
-    monkeypatch.setattr(partition_runner, "interval_s", every_second)
-    async with assembling(config(kafka)):
-        begun = time.monotonic()
-        for number in range(30):
-            await produce(kafka, session(f"interval-{number}", "ask"), partition=0)
-            await asyncio.sleep(0.1)
-        took_s = time.monotonic() - begun
-        # The other partitions commit at their start, too; with the configured interval this one would 30 times.
-        assert 2 <= len(asked) <= took_s + 3 * PARTITIONS
-    assert all(shortest_s == 0.05 and 0 < last_s < 60 for shortest_s, last_s in asked)
 
 
 async def test_repeated_kill_9_loses_and_duplicates_nothing(kafka: str) -> None:
