@@ -71,11 +71,14 @@ def umask() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _log_levels() -> Iterator[None]:
-    """Commands that run in a test's process configure its root logger; the next test begins with the usual one."""
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
+    """Commands that run in a test's process configure its root logger and the client's; the next test begins with the
+    usual ones.
+    """
+    root, client = logging.getLogger(), logging.getLogger("aiokafka")
+    levels, handlers = (root.level, client.level), root.handlers[:]
     yield
-    root.setLevel(level)
+    for logger, level in zip((root, client), levels, strict=True):
+        logger.setLevel(level)
     root.handlers[:] = handlers
 
 
