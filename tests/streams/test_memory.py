@@ -52,4 +52,7 @@ def test_an_insert_reuses_the_pages_of_the_previous_one() -> None:
     run = subprocess.run([sys.executable, "-c", SINK_PROGRAM], check=True, capture_output=True, text=True)
     output = run.stdout.split()
     assert output[:2] == ["True", "system"]
-    assert int(output[2]) < COLUMNS * COLUMN_BYTES // PAGE  # without malloc's settings INSERTS times as many
+    of_one_insert = COLUMNS * COLUMN_BYTES // PAGE
+    # Without malloc's settings INSERTS times as many. Aligned blocks leave gaps, so that up to one and a half inserts'
+    # more are requested at first, depending on where the heap begins.
+    assert int(output[2]) < 4 * of_one_insert
