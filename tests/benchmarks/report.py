@@ -234,17 +234,23 @@ def whole_path(figures: Figures) -> str:
         for name, title in figures["titles"].items()
     ]
     rows.append(("all but the broker", *us(without_broker), ""))
-    rows.append(("the generator", *us(lambda sample: float(sample["generator_us"])), ""))
-    rows.append(("all but the broker, in generators", *us(generators, ""), ""))
+    is_generator_known = all("generator_us" in sample for sample in (*samples, *before))  # since 2026-11-28
+    if is_generator_known:
+        rows.append(("the generator", *us(lambda sample: float(sample["generator_us"])), ""))
+        rows.append(("all but the broker, in generators", *us(generators, ""), ""))
     header = ("", "per event", *(("before", "of it") if before else ()), "MiB")
     rounds = "One round" if len(samples) == 1 else f"Medians of {len(samples)} rounds"
     text = f"""{figures["trajectories"]:,} trajectories of 20 events, written as fast as the broker accepts them, to
         training records and to rows in ClickHouse. {rounds}, after a start that is not counted. Processor time per
         event of each process with its children, until ClickHouse's merges have ended. Rows are there
-        {middle(each["wall_s"] for each in samples):.0f} s after the first event. The generator does the same work in
-        every sample, so the last row does not depend on how fast the machine was in each."""
+        {middle(each["wall_s"] for each in samples):.0f} s after the first event."""
+    if is_generator_known:
+        text += """ The generator does the same work in every sample, so the last row does not depend on how fast the
+            machine was in each."""
     if before:
         text += " Before: the same with the processes of an older checkout, in turns."
+        if is_generator_known:
+            text += " Its generator is its own."
     return _section("The whole path", text, table_of(header, rows), None, figures)
 
 

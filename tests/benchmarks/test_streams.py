@@ -107,6 +107,16 @@ def test_a_checkout_from_before_has_its_columns_and_its_share() -> None:
     assert "| all but the broker, in generators | 0.8 | 6.4 | 0.12 |" in page
 
 
+def test_figures_of_a_path_from_before_the_generator_was_measured_are_shown() -> None:
+    """Whatever is measured, the page is written with the previous figures of the rest."""
+    kept = json.loads((Path(report.__file__).parent / "results" / FIGURES).read_text())["whole_path"]
+    for each in (*kept["samples"], *kept.get("before", [])):
+        each.pop("generator_us", None)
+    page = report.whole_path(kept)
+    assert "| all but the broker |" in page
+    assert "enerator" not in page
+
+
 @pytest.mark.kafka
 @pytest.mark.clickhouse
 async def test_the_processes_of_a_checkout_walk_the_whole_path_and_create_their_tables() -> None:

@@ -55,8 +55,9 @@ async def measure(
 
 
 def generators(sample: dict[str, Any]) -> float:
-    """The same in units of the generator's processor time. It does the same work for every checkout, so the unit has
-    the speed that the machine had during the sample.
+    """The same in units of the generator's processor time. It does the same work in every sample, so the unit has the
+    speed that the machine had during it. Another checkout has its own generator: compare the two only if neither the
+    generator nor the producer that it uses has changed in between.
     """
     return without_broker(sample) / float(sample["generator_us"])
 
