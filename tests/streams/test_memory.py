@@ -56,3 +56,20 @@ def test_an_insert_reuses_the_pages_of_the_previous_one() -> None:
     # Without malloc's settings INSERTS times as many. Aligned blocks leave gaps, so that up to one and a half inserts'
     # more are requested at first, depending on where the heap begins.
     assert int(output[2]) < 4 * of_one_insert
+
+
+SINK_PROCESS = """
+import pyarrow
+from headrace.deploy.configuration.settings import Settings
+from headrace.deploy.processes.sink import SINK
+from headrace.streams.clickhouse import sink
+async def run_sink(config, *, stop, ready):
+    print(pyarrow.default_memory_pool().backend_name)
+sink.run_sink = run_sink
+SINK.run(Settings(kafka="localhost:1", clickhouse="http://localhost:1"))
+"""
+
+
+def test_the_sinks_process_has_these_settings() -> None:
+    run = subprocess.run([sys.executable, "-c", SINK_PROCESS], check=False, capture_output=True, text=True)
+    assert run.stdout.split() == ["system"], run.stderr
