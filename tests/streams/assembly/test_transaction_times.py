@@ -18,7 +18,9 @@ READ_S = 0.01
     ("shortest_s", "last_s", "expected_s"),
     [(0.2, 0.005, 0.2), (0.2, 0.02, 0.4), (0.2, 3.0, 1.0), (2.0, 0.02, 2.0), (2.0, 3.0, 2.0)],
 )
-def test_transactions_take_a_twentieth_of_the_time(shortest_s: float, last_s: float, expected_s: float) -> None:
+def test_the_interval_is_twenty_times_the_last_transaction_up_to_a_second(
+    shortest_s: float, last_s: float, expected_s: float
+) -> None:
     assert interval_s(shortest_s, last_s) == pytest.approx(expected_s)
 
 
