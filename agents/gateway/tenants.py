@@ -143,41 +143,45 @@ async def follow_keys(path: Path, tenants: Tenants) -> None:
     """Keep the keys of ``tenants`` those of the file ``path``, until cancelled. While the file cannot be used, the keys
     that were read last stay.
     """
-    seen: bytes | str | None = None
+    seen: bytes | None = None
+    problem = ""
     while True:
         await asyncio.sleep(KEYS_EVERY_S)
-        # The content is compared: times of files are coarse, a renewed key has the size of the one before, and neither
-        # tells that a file can be read again.
         try:
-            now: bytes | str = await asyncio.to_thread(_content_of, path)
-        except OSError as error:
-            now = str(_unusable(path, error))
-        if now == seen:
-            continue
-        seen = now
-        try:
-            if isinstance(now, str):
-                raise KeysUnusable(now)
-            found = await asyncio.to_thread(_tenants_of, path, now)
+            # The content is compared: times of files are coarse, a renewed key has the size of the one before, and
+            # neither tells that a file can be read again.
+            content = await asyncio.to_thread(_content_of, path)
+            problem = ""
+            if content == seen:
+                continue
+            seen = content
+            found = await asyncio.to_thread(_tenants_of, path, content)
         except KeysUnusable as error:
-            log.error("%s. The keys that were read last stay in use", error)
+            if str(error) != problem:
+                problem = str(error)
+                log.error("%s. The keys that were read last stay in use", error)
             continue
         for name in tenants.replace_keys(found):
             log.warning("the settings of the tenant %r in %s change when the gateway starts again", name, path)
 
 
 def _content_of(path: Path) -> bytes:
-    """Returns what is in the file ``path``; raises ``OSError`` also for what is no file: reading a pipe may not end."""
+    """Returns what is in the file ``path``; raises :class:`KeysUnusable` also for what is no file: reading a pipe may
+    not end.
+    """
 
     def without_waiting(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)
 
-    with open(path, "rb", opener=without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is not a regular file")
-        content = file.read(MAX_KEYS_BYTES + 1)
-    if len(content) > MAX_KEYS_BYTES:
-        raise OSError(f"it is larger than {MAX_KEYS_BYTES:,} bytes")
+    try:
+        with open(path, "rb", opener=without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is not a regular file")
+            content = file.read(MAX_KEYS_BYTES + 1)
+        if len(content) > MAX_KEYS_BYTES:
+            raise OSError(f"it is larger than {MAX_KEYS_BYTES:,} bytes")
+    except OSError as error:
+        raise _unusable(path, error) from error
     return content
 
 

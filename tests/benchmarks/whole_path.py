@@ -54,17 +54,17 @@ async def measure(
     return {"trajectories": trajectories, "titles": TITLES, **samples}
 
 
+def without_broker(sample: dict[str, Any]) -> float:
+    """Microseconds of processor time per event of all processes but the broker."""
+    return float(sum(us for name, us in sample["us_per_event"].items() if name != "broker"))
+
+
 def generators(sample: dict[str, Any]) -> float:
     """The same in units of the generator's processor time. It does the same work in every sample, so the unit has the
     speed that the machine had during it. Another checkout has its own generator: compare the two only if neither the
     generator nor the producer that it uses has changed in between.
     """
     return without_broker(sample) / float(sample["generator_us"])
-
-
-def without_broker(sample: dict[str, Any]) -> float:
-    """Microseconds of processor time per event of all processes but the broker."""
-    return float(sum(us for name, us in sample["us_per_event"].items() if name != "broker"))
 
 
 async def _sample(trajectories: int, checkout: Path | None) -> dict[str, Any]:

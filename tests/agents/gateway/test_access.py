@@ -249,6 +249,14 @@ def test_a_gateway_without_keys_gets_none_while_it_runs(tenants: Tenants) -> Non
             one.replace_keys(other)
 
 
+@pytest.fixture
+def one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the key ``one``, looked at often."""
+    assert tenants_module.KEYS_EVERY_S <= 2  # as the README says
+    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
+    return keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
+
+
 @asynccontextmanager
 async def following(path: Path, tenants: Tenants) -> AsyncIterator[None]:
     task = asyncio.create_task(follow_keys(path, tenants))
@@ -259,12 +267,8 @@ async def following(path: Path, tenants: Tenants) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def test_a_changed_file_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
-    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
-    tenants = read_tenants(path)
+async def test_a_changed_file_is_read_again(one_key: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, tenants = one_key, read_tenants(one_key)
     async with following(path, tenants):
         keys_file(tmp_path, {"sha256": hashed("two"), "tenant": "acme", "masked": True})
         await until(lambda: tenants.of_key("two") is not None)
@@ -286,10 +290,8 @@ async def test_a_changed_file_is_read_again(
         assert tenants.of_key("two") is None
 
 
-async def test_a_file_of_the_same_size_and_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
-    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
-    tenants = read_tenants(path)
+async def test_a_file_of_the_same_size_and_time_is_read_again(one_key: Path) -> None:
+    path, tenants = one_key, read_tenants(one_key)
     async with following(path, tenants):
         await asyncio.sleep(0.1)
         before = path.stat()
@@ -302,11 +304,9 @@ async def test_a_file_of_the_same_size_and_time_is_read_again(tmp_path: Path, mo
 
 
 async def test_a_file_that_could_not_be_read_for_a_while_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    one_key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
-    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
-    tenants = read_tenants(path)
+    path, tenants = one_key, read_tenants(one_key)
     keys_file(tmp_path, {"sha256": hashed("two"), "tenant": "acme"})
 
     def denied(*_: Any, **__: Any) -> int:
@@ -360,14 +360,11 @@ def _large(path: Path) -> None:
 async def test_nothing_in_place_of_the_file_ends_or_holds_the_gateway(
     broken: Callable[[Path], None],
     why: str,
+    one_key: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert tenants_module.KEYS_EVERY_S <= 2  # as the README says
-    monkeypatch.setattr(tenants_module, "KEYS_EVERY_S", 0.02)
-    path = keys_file(tmp_path, {"sha256": hashed("one"), "tenant": "acme"})
-    tenants = read_tenants(path)
+    path, tenants = one_key, read_tenants(one_key)
     broken(path)
     async with following(path, tenants):
         await until(lambda: bool(caplog.records))
