@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headrace.deploy.errors import StackError
 from headrace.deploy.transcript.decoding import Decode
-from headrace.schemas.objects.store import BlockingStore, ObjectMismatch
+from headrace.schemas.objects.store import ObjectMismatch, ObjectStore
 from headrace.schemas.objects.unavailable import StoreUnavailable
 from headrace.schemas.records.weights import Tokenizer, Weights
 from headrace.schemas.topics import WEIGHTS
@@ -49,7 +49,7 @@ async def tokenizer_of(pointers: Sequence[Weights], store_url: str, run: str) ->
     if not pointers:
         return None
     try:
-        store = BlockingStore(store_url)
+        store = ObjectStore(store_url)
         for pointer in reversed(pointers):
             try:
                 manifest = await fetch_manifest(store, pointer)

@@ -24,7 +24,7 @@ from headrace.schemas.archive.segment import (
     summary_of,
 )
 from headrace.schemas.kafka.topic_ids import topic_ids
-from headrace.schemas.objects.store import BlockingStore, ObjectStore
+from headrace.schemas.objects.store import ObjectStore
 from headrace.schemas.operator_error import OperatorError
 
 MAX_SEGMENT_BYTES = 256 * 1024**2
@@ -170,4 +170,4 @@ async def open_archive(url: str, bootstrap: str, topics: Iterable[str]) -> Archi
 
     Raises ``ValueError`` for an address of another form, ``StoreUnavailable``, and aiokafka's errors.
     """
-    return Archive(BlockingStore(url), await topic_ids(bootstrap, list(topics)))
+    return Archive(ObjectStore(url), await topic_ids(bootstrap, list(topics)))

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,11 +25,11 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
+from headrace.schemas.objects.ending import end_cleanly
 from headrace.schemas.objects.store_url import scheme_of
 from headrace.schemas.objects.unavailable import StoreUnsuitable, is_without_bucket, unavailable
 
 if TYPE_CHECKING:  # they exist in the type stubs alone
-    from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig
 
 MAX_OBJECT_BYTES = 64 * 1024**3
@@ -71,6 +71,7 @@ class ObjectStore:
 
         Raises ``ValueError`` for another kind of URL, ``StoreUnavailable`` if it cannot be opened.
         """
+        end_cleanly()
         local = scheme_of(url) == "file"
         self.url = url.rstrip("/")
         self._request_bytes = request_bytes
@@ -125,10 +126,8 @@ class ObjectStore:
     async def below(self, folder: str) -> dict[str, int]:
         """Returns the objects below ``folder``: path → size in bytes, by path. Raises ``StoreUnavailable``."""
         with self._reading():
-            return dict(sorted((await self._below(folder)).items()))
-
-    async def _below(self, folder: str) -> dict[str, int]:
-        return {path: size async for page in obstore.list(self._store, folder) for path, size in sizes_of(page)}
+            found = {each["path"]: each["size"] async for page in obstore.list(self._store, folder) for each in page}
+        return dict(sorted(found.items()))
 
     async def read(self, path: str, *, max_bytes: int) -> bytes:
         """Returns an object whose content carries its own checks.
@@ -145,10 +144,7 @@ class ObjectStore:
     async def read_end(self, path: str, size: int, most: int) -> bytes:
         """Returns the last bytes of an object of ``size`` bytes, at most ``most``; raises as :meth:`read`."""
         with self._reading():
-            return await self._range(path, max(0, size - most), size)
-
-    async def _range(self, path: str, start: int, end: int) -> bytes:
-        return bytes(await obstore.get_range_async(self._store, path, start=start, end=end))
+            return bytes(await obstore.get_range_async(self._store, path, start=max(0, size - most), end=size))
 
     async def fetch(self, path: str, *, sha256: str, max_bytes: int = 64 * 1024**2) -> bytes:
         """Fetch a small object, and verify it.
@@ -291,39 +287,6 @@ class ObjectStore:
             raise
         except BaseError as error:
             raise unavailable(self.url, error) from error
-
-
-class BlockingStore(ObjectStore):
-    """For commands that end right after they have fetched: small objects are read by obstore's blocking calls, in a
-    thread. Its other calls finish on threads of its own, and one that does so while the interpreter ends aborts the
-    process.
-    """
-
-    async def _read(self, path: str, max_bytes: int) -> tuple[int, bytes | None]:
-        def read() -> tuple[int, bytes | None]:
-            result = obstore.get(self._store, path)
-            size = result.meta["size"]
-            return size, None if size > max_bytes else bytes(result.bytes())
-
-        return await asyncio.to_thread(read)
-
-    async def _below(self, folder: str) -> dict[str, int]:
-        def below() -> dict[str, int]:
-            return {path: size for page in obstore.list(self._store, folder) for path, size in sizes_of(page)}
-
-        return await asyncio.to_thread(below)
-
-    async def _range(self, path: str, start: int, end: int) -> bytes:
-        def read() -> bytes:
-            return bytes(obstore.get_range(self._store, path, start=start, end=end))
-
-        return await asyncio.to_thread(read)
-
-
-def sizes_of(page: "Sequence[ObjectMeta]") -> Iterator[tuple[str, int]]:
-    """Yields path and size of each object of a listing."""
-    for each in page:
-        yield each["path"], each["size"]
 
 
 def file_sha256(path: Path) -> str:
