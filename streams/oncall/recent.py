@@ -10,10 +10,11 @@ from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.schemas.events import SdkStatsReported
-from headrace.schemas.records.alert import Alert, EpisodeState
+from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.step import Budget
-from headrace.streams.oncall.conditions import Found
+from headrace.streams.oncall.alarms import SOURCE as ONCALL
+from headrace.streams.oncall.conditions import NO_STEPS, Found
 
 MOST = 10_000
 """Most records of a kind, sources and episodes that are remembered."""
@@ -58,6 +59,7 @@ class Recent:
         self._feedback: deque[_Feedback] = deque(maxlen=MOST)
         self._budgets: dict[str, tuple[int, int]] = {}
         self._begun: dict[str, int] = {}
+        self._silent_since: dict[str, int] = {}
         self._steps: dict[str, int] = {}
         self._rollouts: dict[str, int] = {}
         self._monitors: OrderedDict[str, str] = OrderedDict()
@@ -104,15 +106,26 @@ class Recent:
             self._rollouts[run] = time_ms
 
     def add_alert(self, alert: Alert) -> None:
-        """Note an alert of a monitor."""
+        """Note an alert of a monitor, or of a run without steps."""
         episode = alert.episode
-        if episode is None or alert.source != "watch" or episode.state is EpisodeState.ACKNOWLEDGED:
+        if episode is None or episode.state is EpisodeState.ACKNOWLEDGED:
+            return
+        if alert.source == ONCALL and episode.monitor == NO_STEPS.name:
+            self._note_silence(alert, episode)
+        if alert.source != "watch":
             return
         self._monitors.pop(episode.id, None)
         if episode.state is not EpisodeState.RESOLVED:
             self._monitors[episode.id] = episode.monitor
             if len(self._monitors) > MOST:
                 self._monitors.popitem(last=False)
+
+    def _note_silence(self, alert: Alert, episode: Episode) -> None:
+        """An open alert says since when a run has no steps: its first budgets may have been compacted since."""
+        limit_s = alert.details.get("limit")
+        self._silent_since.pop(alert.run, None)
+        if episode.state is EpisodeState.OPENED and alert.run in self._runs and isinstance(limit_s, int | float):
+            self._silent_since[alert.run] = episode.since_ms - round(1000 * limit_s)
 
     @property
     def unfinished(self) -> list[str]:
@@ -166,7 +179,8 @@ class Recent:
     def step_ages(self, now_ms: int) -> list[Found]:
         """Seconds since the last step of each run that is not finished, or since it began. A trainer that starts again
         and again does not make it younger."""
-        return self._ages(now_ms, {run: self._steps.get(run, self._begun[run]) for run in self._budgets})
+        begun = {run: min(at_ms, self._silent_since.get(run, at_ms)) for run, at_ms in self._begun.items()}
+        return self._ages(now_ms, {run: self._steps.get(run, begun[run]) for run in self._budgets})
 
     def rollout_ages(self, now_ms: int) -> list[Found]:
         """Seconds since the last rollout of each run that is not finished, or since its trainer granted a budget, as it

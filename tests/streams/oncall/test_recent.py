@@ -1,12 +1,16 @@
 """What happened lately: dead letters, dropped events, feedback, steps and rollouts."""
 
 from base64 import b64encode
+from typing import Any
+
+import pytest
 
 from headrace.schemas.events import SdkStatsReported
 from headrace.schemas.records.alert import Alert, Episode, EpisodeState
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.step import Budget
-from headrace.streams.oncall.conditions import Found
+from headrace.streams.oncall.alarms import opened, resolved
+from headrace.streams.oncall.conditions import NO_STEPS, Found
 from headrace.streams.oncall.oncall import lags_that_count
 from headrace.streams.oncall.recent import FEEDBACK_WAIT_MS, MOST, Recent
 
@@ -83,6 +87,25 @@ def test_a_run_makes_no_steps_since_its_last_one_however_often_its_trainer_start
     fold.add_step("r", 2 * MINUTE)
     fold.add_budget(budget("r"), 9 * MINUTE)
     assert fold.step_ages(10 * MINUTE) == [Found("r", 480, "r")]
+
+
+def test_a_restarted_process_knows_from_the_open_alert_since_when_a_run_has_no_steps() -> None:
+    before = opened(NO_STEPS, Found("r", 700, "r"), limit=600, since_ms=20 * MINUTE)
+    fold = recent("r")
+    fold.add_alert(before)
+    fold.add_budget(budget("r"), 25 * MINUTE)  # the earlier ones are compacted
+    assert fold.step_ages(30 * MINUTE) == [Found("r", 20 * 60, "r")]
+    fold.add_alert(resolved(NO_STEPS, before, 0.0))
+    assert fold.step_ages(30 * MINUTE) == [Found("r", 5 * 60, "r")]
+    assert fold.open_monitors == {}
+
+
+@pytest.mark.parametrize("other", [{"source": "watch"}, {"run": "another"}, {"details": {"limit": "600"}}])
+def test_other_alerts_do_not_say_since_when_a_run_has_no_steps(other: dict[str, Any]) -> None:
+    fold = recent("r")
+    fold.add_alert(opened(NO_STEPS, Found("r", 700, "r"), limit=600, since_ms=20 * MINUTE).model_copy(update=other))
+    fold.add_budget(budget("r"), 25 * MINUTE)
+    assert fold.step_ages(30 * MINUTE) == [Found("r", 5 * 60, "r")]
 
 
 def test_a_finished_run_and_other_runs_need_no_steps_and_no_rollouts() -> None:
