@@ -7,6 +7,7 @@ side does not take this notice, now or later.
 import asyncio
 import logging
 import smtplib
+import ssl
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -111,13 +112,14 @@ class Mail:
         *,
         user: str | None = None,
         password: str | None = None,
-        starttls: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``starttls``: encrypt the connection before anything is sent; required for a password."""
+        """``tls``: with which the connection is encrypted, and the server's certificate checked, before anything is
+        sent; required for a password."""
         self._server = (host, port)
         self._sender, self._recipients = sender, recipients
         self._user, self._password = user, password
-        self._starttls = starttls
+        self._tls = tls
 
     async def deliver(self, notice: Notice) -> None:
         """Deliver ``notice`` to all recipients. A permanent error (5xx) of every recipient or of the content refuses
@@ -129,8 +131,8 @@ class Mail:
         mail = _written(lambda each: email(each, self._sender, self._recipients), notice)
         try:
             with smtplib.SMTP(*self._server, timeout=TIMEOUT_S) as server:
-                if self._starttls:
-                    server.starttls()
+                if self._tls is not None:
+                    server.starttls(context=self._tls)
                 if self._user is not None and self._password is not None:
                     server.login(self._user, self._password)
                 refused = server.send_message(mail)
@@ -140,6 +142,8 @@ class Mail:
         except smtplib.SMTPRecipientsRefused as error:
             codes = [code for code, _ in error.recipients.values()]
             raise (Refused if min(codes) >= 500 else NotDelivered)(f"recipients refused: SMTP {codes}") from error
+        except ssl.SSLCertVerificationError as error:
+            raise NotDelivered(f"the mail server's certificate: {error.verify_message} (smtp_ca_file)") from error
         except (smtplib.SMTPException, OSError) as error:
             raise NotDelivered(f"{type(error).__name__}: {error}") from error
         if refused:

@@ -10,6 +10,7 @@ the next one follows.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,7 +60,9 @@ class NotifyConfig:
     smtp_password_file: Path | None = None
     """File with the password of ``smtp_user``."""
     smtp_starttls: bool = False
-    """Whether the connection to the mail server is encrypted; required for a login."""
+    """Whether the connection to the mail server is encrypted, and its certificate checked; required for a login."""
+    smtp_ca_file: Path | None = None
+    """PEM file with the authority of the mail server's certificate; ``None``: those of the system."""
     log: bool = False
     """Whether alerts are also logged."""
     from_beginning: bool = False
@@ -81,9 +84,13 @@ class NotifyConfig:
             raise ValueError("smtp_user and smtp_password_file belong together: set both or neither")
         if self.smtp_user is not None and not self.smtp_starttls:
             raise ValueError("smtp_user needs smtp_starttls: a password is not sent unencrypted")
-        for name, path in (("token_file", self.token_file), ("smtp_password_file", self.smtp_password_file)):
+        for name in ("token_file", "smtp_password_file", "smtp_ca_file"):
+            path = getattr(self, name)
             if path is not None and not path.is_file():
                 raise ValueError(f"{name} names {path}, which is not a file")
+        if self.smtp_ca_file is not None and not self.smtp_starttls:
+            raise ValueError("smtp_ca_file needs smtp_starttls: without it the connection has no certificate")
+        _tls_of(self)
         if self.retry_most_s <= 0:
             raise ValueError("retry_most_s must be above 0")
 
@@ -107,12 +114,21 @@ def sinks_of(config: NotifyConfig) -> list[Sink]:
                 config.mail_to,
                 user=config.smtp_user,
                 password=password,
-                starttls=config.smtp_starttls,
+                tls=_tls_of(config),
             )
         )
     if config.log:
         sinks.append(Log())
     return sinks
+
+
+def _tls_of(config: NotifyConfig) -> ssl.SSLContext | None:
+    if not config.smtp_starttls:
+        return None
+    try:
+        return ssl.create_default_context(cafile=config.smtp_ca_file)
+    except ssl.SSLError as error:
+        raise ValueError(f"smtp_ca_file {config.smtp_ca_file} holds no certificate in PEM form: {error}") from error
 
 
 async def run_notifier(config: NotifyConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:

@@ -18,9 +18,9 @@ from tests.streams.notifying.builders import notice, record
 from tests.streams.notifying.servers import http_server, smtp_server
 
 
-def mail_to(address: str) -> Mail:
+def mail_to(address: str, *recipients: str) -> Mail:
     host, _, port = address.rpartition(":")
-    return Mail(host, int(port), "headrace@x", ("ada@x",))
+    return Mail(host, int(port), "headrace@x", recipients or ("ada@x",))
 
 
 def raises_for(id: str, write: Callable[..., EmailMessage]) -> Callable[..., EmailMessage]:
@@ -50,17 +50,32 @@ async def test_a_webhook_that_fails_gets_the_same_alert_again() -> None:
     assert server.headers[0]["Authorization"] == "Bearer secret"
 
 
-@pytest.mark.parametrize("status", [302, 401, 404])
+@pytest.mark.parametrize("status", [300, 302, 401, 404, 409, 500])
 async def test_a_wrong_address_or_token_is_tried_again(status: int) -> None:
     async with http_server([status]) as server:
         with pytest.raises(NotDelivered, match=str(status)):
             await Http("webhook", f"{server.address}/hook").deliver(notice())
 
 
-async def test_what_a_server_never_takes_is_refused() -> None:
-    async with http_server([400]) as server:
-        with pytest.raises(Refused, match="400"):
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+async def test_what_a_server_never_takes_is_refused(status: int) -> None:
+    async with http_server([status]) as server:
+        with pytest.raises(Refused, match=str(status)):
             await Http("webhook", f"{server.address}/hook").deliver(notice())
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+async def test_a_status_of_success_is_a_delivery(status: int) -> None:
+    async with http_server([status]) as server:
+        await Http("webhook", f"{server.address}/hook").deliver(notice())
+    assert server.attempts == 1
+
+
+async def test_a_redirect_is_not_followed_with_the_token() -> None:
+    async with http_server() as other, http_server([307], location=f"{other.address}/hook") as server:
+        with pytest.raises(NotDelivered, match="307"):
+            await Http("webhook", f"{server.address}/hook", token="secret").deliver(notice())
+    assert (server.attempts, other.attempts) == (1, 0)
 
 
 async def test_a_server_that_is_not_there_is_tried_again() -> None:
@@ -90,10 +105,43 @@ async def test_a_mail_server_that_fails_first_gets_the_mail_later() -> None:
     assert "example: t-1" in mail
 
 
-async def test_a_mail_that_is_never_taken_is_refused() -> None:
-    async with smtp_server(["554 no"]) as server:
-        with pytest.raises(Refused, match="554"):
+@pytest.mark.parametrize(
+    ("answers", "error"), [(["500 no"], Refused), (["554 no"], Refused), (["499 later"], NotDelivered)]
+)
+async def test_a_mail_that_is_never_taken_is_refused(answers: list[str], error: type[Exception]) -> None:
+    async with smtp_server(answers) as server:
+        with pytest.raises(error, match=answers[0][:3]):
             await mail_to(server.address).deliver(notice())
+
+
+@pytest.mark.parametrize(
+    ("recipients", "error"),
+    [
+        (["500 unknown", "550 unknown"], Refused),
+        (["450 busy", "550 unknown"], NotDelivered),
+        (["499 busy", "499 busy"], NotDelivered),
+    ],
+)
+async def test_a_mail_is_refused_if_no_recipient_will_ever_get_it(
+    recipients: list[str], error: type[Exception]
+) -> None:
+    async with smtp_server(recipients=recipients) as server:
+        with pytest.raises(error, match="recipients refused"):
+            await mail_to(server.address, "ada@x", "bob@x").deliver(notice())
+    assert server.bodies == []
+
+
+async def test_a_refused_recipient_beside_others_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with smtp_server(recipients=["250 ok", "550 unknown"]) as server:
+        await mail_to(server.address, "ada@x", "bob@x").deliver(notice())
+    assert len(server.bodies) == 1
+    assert caplog.messages == ["the mail server refused some recipients: ['bob@x']"]
+
+
+async def test_a_mail_that_everybody_gets_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with smtp_server() as server:
+        await mail_to(server.address, "ada@x", "bob@x").deliver(notice())
+    assert caplog.messages == []
 
 
 async def test_the_log_gets_a_line(caplog: pytest.LogCaptureFixture) -> None:

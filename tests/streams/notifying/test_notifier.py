@@ -12,8 +12,10 @@ from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import ALERTS
+from headrace.streams.notifying.delivery import NotDelivered
 from headrace.streams.notifying.notifier import NotifyConfig, run_notifier, sinks_of
-from tests.streams.notifying.builders import message
+from tests.certificates import make_certificates
+from tests.streams.notifying.builders import message, notice
 from tests.streams.notifying.servers import http_server, smtp_server
 
 
@@ -27,6 +29,12 @@ from tests.streams.notifying.servers import http_server, smtp_server
         ({"smtp": "mail:25", "mail_to": ("a@x",), "smtp_user": "me"}, "belong together"),
         ({"webhook": "http://x", "token_file": Path("/nowhere")}, "not a file"),
         ({"log": True, "retry_most_s": 0.0}, "above 0"),
+        ({"smtp": "m:25", "mail_to": ("a@x",), "smtp_ca_file": Path("/nowhere")}, "smtp_ca_file names .* not a file"),
+        ({"smtp": "m:25", "mail_to": ("a@x",), "smtp_ca_file": Path(__file__)}, "smtp_ca_file needs smtp_starttls"),
+        (
+            {"smtp": "m:25", "mail_to": ("a@x",), "smtp_ca_file": Path(__file__), "smtp_starttls": True},
+            "smtp_ca_file .* holds no certificate",
+        ),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], problem: str) -> None:
@@ -42,6 +50,30 @@ def test_a_password_is_not_sent_unencrypted(tmp_path: Path) -> None:
         NotifyConfig("k:1", **known)
     (sink,) = sinks_of(NotifyConfig("k:1", **known, smtp_starttls=True))
     assert sink.name == "mail"
+
+
+async def test_a_login_goes_to_a_server_with_a_known_certificate_over_tls(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    (tmp_path / "password").write_text("of the account\n")
+    async with smtp_server(certificate=made.broker) as server:
+        known: dict[str, Any] = {"smtp": server.address, "mail_to": ("a@x",), "smtp_starttls": True}
+        known |= {"smtp_user": "me", "smtp_password_file": tmp_path / "password"}
+        (unknown_authority,) = sinks_of(NotifyConfig("k:1", **known))
+        with pytest.raises(NotDelivered, match=r"certificate.*smtp_ca_file"):
+            await unknown_authority.deliver(notice())
+        assert server.logins == []
+        (sink,) = sinks_of(NotifyConfig("k:1", **known, smtp_ca_file=made.ca))
+        await sink.deliver(notice())
+    assert server.logins == ["\0me\0of the account"]
+    assert len(server.bodies) == 1
+
+
+async def test_a_mail_server_that_wants_tls_gets_no_mail_without(tmp_path: Path) -> None:
+    async with smtp_server(certificate=make_certificates(tmp_path).broker) as server:
+        (sink,) = sinks_of(NotifyConfig("k:1", smtp=server.address, mail_to=("a@x",)))
+        with pytest.raises(NotDelivered, match="530"):
+            await sink.deliver(notice())
+    assert server.bodies == []
 
 
 def test_each_setting_makes_its_sink() -> None:
