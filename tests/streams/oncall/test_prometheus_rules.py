@@ -1,11 +1,13 @@
 """Rules for Prometheus: their metrics are those that are exported, and promtool takes them."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -15,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from headrace.streams.oncall.conditions import CHECKED, CONDITIONS, OPEN_MONITORS, Found, Limits
 from headrace.streams.oncall.metrics import observe_oncall, prometheus_name
 from headrace.streams.oncall.oncall import Measured
-from headrace.streams.oncall.prometheus_rules import rules, rules_yaml
+from headrace.streams.oncall.prometheus_rules import Rule, rules, rules_yaml
 from headrace.trainer.progress.gauges import observe_progress
 from headrace.trainer.progress.progress import Progress
 
@@ -117,13 +119,83 @@ tests:
 """Unit tests of the rules, as promtool reads them."""
 
 
-@pytest.mark.skipif(
+needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None and os.environ.get("CI") != "true",
     reason="promtool is not installed (apt-get install prometheus)",
 )
-def test_promtool_takes_the_rules_and_they_fire_as_meant(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(rules_yaml(rules()))
-    (tmp_path / "cases.yaml").write_text(CASES)
+
+
+def promtool(folder: Path, cases: str) -> None:
+    (folder / "rules.yaml").write_text(rules_yaml(rules()))
+    (folder / "cases.yaml").write_text(cases)
     for command in (["check", "rules", "rules.yaml"], ["test", "rules", "cases.yaml"]):
-        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(["promtool", *command], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_they_fire_as_meant(tmp_path: Path) -> None:
+    promtool(tmp_path, CASES)
+
+
+MONITORS = {
+    "HeadraceRewardDrop": ("reward", "component:answer"),
+    "HeadraceHeldoutRegression": ("heldout", "heldout_gap"),
+    "HeadraceMonitor": ("few_calls", "reward_ks", "tripwire"),
+}
+"""Rule about open alerts → monitors for whose alerts it fires."""
+STEP_S = 30
+
+
+def one_rule(rule: Rule) -> dict[str, Any]:
+    """Returns a test of promtool: ``rule`` fires for series at its bound once they have lasted, and for no others."""
+    found = re.fullmatch(r"(\w+)(?:\{.*\})? (>=|>) ([\d.]+)", rule.expr)
+    assert found is not None, rule.expr
+    metric, comparison, bound = found.groups()
+    fires, stays = (float(bound), float(bound) - 0.01) if comparison == ">=" else (float(bound) + 1, float(bound))
+    values = MONITORS.get(rule.alert, ("it",)) if rule.subject else ("",)
+    if rule.alert in MONITORS:  # open alerts of other monitors have rules of their own
+        others = {each: fires for monitors in MONITORS.values() for each in monitors if each not in values}
+    else:
+        others = {"other": stays} if rule.subject else {}
+
+    def name(value: str) -> str:
+        return f'{metric}{{{rule.subject}="{value}"}}' if value else metric
+
+    last = int(rule.for_s) // STEP_S + 2
+    expected = [
+        {
+            "exp_labels": {"severity": str(rule.severity), **({rule.subject: value} if value else {})},
+            "exp_annotations": {
+                "summary": rule.about,
+                "description": f"{value}: {humanized(fires)}" if value else humanized(fires),
+                "runbook": f"headrace runbook {rule.runbook}",
+            },
+        }
+        for value in values
+    ]
+    return {
+        "interval": f"{STEP_S}s",
+        "input_series": [
+            *({"series": name(value), "values": f"{stays}x1 {fires}x{last}"} for value in values),
+            *({"series": name(value), "values": f"{level}x{last}"} for value, level in others.items()),
+        ],
+        "alert_rule_test": [
+            {"eval_time": f"{(last - 1) * STEP_S}s", "alertname": rule.alert},
+            {"eval_time": f"{last * STEP_S}s", "alertname": rule.alert, "exp_alerts": expected},
+        ],
+    }
+
+
+def humanized(value: float) -> str:
+    """Returns ``value`` as `humanize` of Prometheus's templates writes it."""
+    return f"{value / 1000:.4g}k" if value >= 1000 else f"{value:.4g}"
+
+
+@needs_promtool
+def test_every_rule_fires_from_its_bound_on_and_after_its_time(tmp_path: Path) -> None:
+    made = [rule for rule in rules() if rule.alert != "HeadraceOnCallSilent"]  # that one is in CASES
+    assert len(made) == len(CONDITIONS) + 4
+    tests = [one_rule(rule) for rule in made]
+    cases = {"rule_files": ["rules.yaml"], "evaluation_interval": f"{STEP_S}s", "tests": tests}
+    promtool(tmp_path, json.dumps(cases))
