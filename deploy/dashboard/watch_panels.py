@@ -1,7 +1,8 @@
-"""The panels of the page of the monitors' alerts as SQL."""
+"""The panels of the page of the monitors' alerts as SQL. The page draws them by its own script, Grafana by their
+forms."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import Panel
+from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
 
 MAX_EPISODES = 200
 """Most episodes that are shown: open ones first, critical ones before warnings, strong ones before weak ones."""
@@ -37,12 +38,30 @@ WATCH_PANELS: tuple[Panel, ...] = (
                strength, examples, acknowledged_by
         FROM episodes WHERE {_RUN} ORDER BY {_OPEN_FIRST} LIMIT {MAX_EPISODES}
         """,
+        title="Alerts",
+        form=Form.TABLE,
+        values=(
+            Axis("since_ms", "Since", Unit.TIME),
+            Axis("severity", "Severity", Unit.TEXT),
+            Axis("state", "State", Unit.TEXT),
+            Axis("run", "Run", Unit.TEXT),
+            Axis("monitor", "Monitor", Unit.TEXT),
+            Axis("agent", "Agent", Unit.TEXT),
+            Axis("task_source", "Task source", Unit.TEXT),
+            Axis("message", "What it says", Unit.TEXT),
+            Axis("strength", "Evidence, relative to the bound", Unit.NUMBER),
+            Axis("acknowledged_by", "Acknowledged by", Unit.TEXT),
+        ),
+        wide=True,
+        empty="No alerts.",
     ),
     Panel(
         "readings",
         "Readings of the monitors of open alerts, window by window.",
         f"""
-        SELECT episode, `window`, last_version AS version, value, expected, strength
+        SELECT episode, `window`, last_version AS version, value, expected, strength,
+               arrayStringConcat(arrayFilter(part -> part != '', [toString(monitor), toString(agent),
+                                                                  toString(task_source), toString(spec)]), ' ') AS alarm
         FROM (
             SELECT run, agent, task_source, spec, monitor, `window`, last_version, value, expected, strength
             FROM monitors FINAL WHERE {_RUN}
@@ -53,6 +72,13 @@ WATCH_PANELS: tuple[Panel, ...] = (
         ) AS alarm USING (run, agent, task_source, spec, monitor)
         ORDER BY episode, `window` DESC LIMIT {CHART_WINDOWS} BY episode
         """,
+        title="What is measured, of open alerts",
+        form=Form.LINE,
+        x=Axis("window", "Window", Unit.COUNT),
+        values=(Axis("value", "Value", Unit.NUMBER),),
+        series="alarm",
+        wide=True,
+        empty="No alert is open.",
     ),
     Panel(
         "watched",
@@ -63,6 +89,20 @@ WATCH_PANELS: tuple[Panel, ...] = (
         FROM monitors WHERE {_RUN} GROUP BY run, lane, agent, task_source, spec
         ORDER BY last_ms DESC, run, lane, agent, task_source, spec LIMIT 100
         """,
+        title="What the monitors read",
+        form=Form.TABLE,
+        values=(
+            Axis("run", "Run", Unit.TEXT),
+            Axis("lane", "Observations", Unit.TEXT),
+            Axis("agent", "Agent", Unit.TEXT),
+            Axis("task_source", "Task source", Unit.TEXT),
+            Axis("spec", "Reward or signal", Unit.TEXT),
+            Axis("windows", "Windows", Unit.COUNT),
+            Axis("version", "Version", Unit.VERSION),
+            Axis("last_ms", "Last observation", Unit.TIME),
+        ),
+        wide=True,
+        empty="The monitors have read nothing.",
     ),
     Panel(
         "elsewhere",

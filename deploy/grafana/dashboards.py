@@ -59,8 +59,9 @@ SHOWN: tuple[Shown, ...] = (
     Shown("", "headrace-overview", "headrace: overview"),
     Shown("/trainer", "headrace-trainer", "headrace: trainer"),
     Shown("/fleet", "headrace-fleet", "headrace: fleet"),
+    Shown("/watch", "headrace-watch", "headrace: watch"),
 )
-"""Pages that are dashboards. The others choose what they show by more than a run, or draw it by their own script."""
+"""Pages that are dashboards. The others choose what they show by more than a run."""
 
 
 def dashboard(shown: Shown, page: Page) -> dict[str, Any]:
