@@ -30,7 +30,10 @@ _RATED = {
     "steps": "steps",
     "weights": "weights",
     "applied": "applied",
+    "budget": "budget",
+    "monitors": "monitors",
     "alerts": "alerts",
+    "sdk-stats": "sdk_stats",
     "dead-letters": "dead_letters",
 }
 """Topic → the table with a row for each of its records, or for a member of each."""

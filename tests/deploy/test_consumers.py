@@ -13,12 +13,14 @@ import pytest
 from headrace.schemas.envelope import ID
 from headrace.schemas.examples import EXAMPLES, RUN, TRAJECTORY
 from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Segment, Trajectory
-from headrace.schemas.topics import REWARDS, TRAJECTORIES
+from headrace.schemas.topics import ALERTS, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message
 from tests.needs import needs
 from tests.streams.attempts import attempt, trajectory_message
+from tests.streams.notifying.builders import message as alert_message
 
 pytestmark = pytest.mark.kafka
 
@@ -64,6 +66,8 @@ def log(kafka: str) -> str:
                     await send(message, partition)
                 reward = EXAMPLES[Reward.TYPE].message
                 await producer.send(REWARDS.name, reward.value, reward.key, headers=reward.headers)
+                for alert in (EXAMPLES[Alert.TYPE].message, alert_message("e-1")):
+                    await producer.send(ALERTS.name, alert.value, alert.key, headers=alert.headers)
             await producer.begin_transaction()
             await send(trajectory_message(attempt("aborted")), 0)
             await producer.abort_transaction()
@@ -100,13 +104,17 @@ def test_java_prints_the_same(log: str, tmp_path: Path) -> None:
 @needs("kcat")
 def test_kcat_prints_keys_headers_and_rewards(log: str) -> None:
     shown = {name: lines_of("bash", "-euo", "pipefail", "-c", text, HEADRACE_KAFKA=log) for name, text in KCAT.items()}
-    assert shown.keys() == {"kcat-headers", "kcat-rewards"}
+    assert shown.keys() == {"kcat-headers", "kcat-rewards", "kcat-alerts"}
     headers = shown["kcat-headers"]
     assert [line.split()[1] for line in headers].count(TRAJECTORY) == 2
     assert sum(f"{ID}={EXAMPLES[Trajectory.TYPE].envelope.id}" in line for line in headers) == 2
     assert len(headers) == 4
     assert shown["kcat-rewards"] == [f"{TRAJECTORY} search@1 0 1.83"]
     assert f'"{RUN}"' in KCAT["kcat-rewards"]
+    assert sorted(shown["kcat-alerts"]) == [
+        f"critical canary_mismatch {RUN} no episode ",
+        "warning monitor_talks r opened t-1,t-2",
+    ]
 
 
 def test_every_file_is_on_the_page() -> None:
