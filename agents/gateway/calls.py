@@ -35,7 +35,6 @@ from headrace.agents.gateway.generate_stream import Chunk
 from headrace.agents.gateway.prompts import Model, Prompt, Prompts
 from headrace.agents.gateway.record import TaskInfo
 from headrace.agents.gateway.recorder import Recorder
-from headrace.agents.gateway.render_bodies import Conversation
 from headrace.agents.gateway.requests.read import read
 from headrace.agents.gateway.sealed import Kind
 from headrace.agents.gateway.session_identity import Arrival
@@ -317,7 +316,7 @@ class _Turn:
 
     async def _composed(self) -> Prompt:
         calls = self._calls
-        conversation = Conversation(self._call.api, self._call.body, self._plan.request, self._model.name)
+        conversation = calls._prompts.conversation(self._call.api, self._call.body, self._plan.request, self._model)
         prompt = self._prompt = await calls._prompts.compose(calls._capture, self._plan, conversation, self._model)
         if prompt.refusal is not None:
             calls._metrics.unspliced(prompt.refusal)

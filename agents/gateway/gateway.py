@@ -104,7 +104,12 @@ async def _run(
     recorder = Recorder(journal, _now_ms)
     engines = [Engine(url, config.engine_key, read_timeout_s=config.engine_timeout_s) for url in config.engines]
     async with EnginePool(engines, EngineLimits(in_flight=config.engine_calls)) as pool, asyncio.TaskGroup() as tasks:
-        prompts = Prompts(pool, aliases=config.model_aliases, history=config.history)
+        prompts = Prompts(
+            pool,
+            aliases=config.model_aliases,
+            history=config.history,
+            parses_tools=config.tool_parser is not None,
+        )
         limiter, clock = _limiter(config), asyncio.get_running_loop().time
         calls = Calls(
             capture,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headrace.agents.gateway.canonical import Api, digest_of
+from headrace.agents.gateway.canonical import Api, CanonicalRequest, digest_of
 from headrace.agents.gateway.capture import Capture, Plan
 from headrace.agents.gateway.engine_errors import EngineError, EngineRefused
 from headrace.agents.gateway.engine_pool import EnginePool
@@ -94,12 +94,15 @@ class Prompts:
         *,
         aliases: Mapping[str, str] | None = None,
         history: History = History.EXACT,
+        parses_tools: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``aliases``: names that clients may use → names of served models; ``*`` stands for all other names."""
+        """``aliases``: names that clients may use → names of served models; ``*`` stands for all other names.
+        ``parses_tools``: whether calls of tools in answers are parsed, see :class:`Conversation`."""
         self._pool = pool
         self._aliases = dict(aliases or {})
         self._history = history
+        self._parses_tools = parses_tools
         self._clock = clock
         self._models: dict[str, Model] = {}
         self._until = float("-inf")
@@ -141,9 +144,13 @@ class Prompts:
         """
         request = read(api, body)
         model = await self.model(request.model)
-        whole = Conversation(api, {**body, "max_tokens": 1}, request, model.name).whole()
+        whole = self.conversation(api, {**body, "max_tokens": 1}, request, model).whole()
         (rendered,) = await self._pool.render(b"", PATHS[api], _encode(whole))
         return len(rendered.prompt)
+
+    def conversation(self, api: Api, body: Mapping[str, Any], request: CanonicalRequest, model: Model) -> Conversation:
+        """Return a client's request in the form of its API, for :meth:`compose`."""
+        return Conversation(api, body, request, model.name, parses_tools=self._parses_tools)
 
     async def compose(self, capture: Capture, plan: Plan, conversation: Conversation, model: Model) -> Prompt:
         """Return the prompt of ``plan``; if known tokens cannot be continued, the plan becomes a new segment.

@@ -33,13 +33,23 @@ _COMPACTIONS = ("compaction", "compaction_summary")
 class Conversation:
     """A client's request in the form of its API."""
 
-    def __init__(self, api: Api, body: Mapping[str, Any], request: CanonicalRequest, model: str) -> None:
+    def __init__(
+        self,
+        api: Api,
+        body: Mapping[str, Any],
+        request: CanonicalRequest,
+        model: str,
+        *,
+        parses_tools: bool = True,
+    ) -> None:
         """
         Args:
             api: The client's API.
             body: The request, decoded JSON that could be read as a canonical request.
             request: The canonical request with its whole history.
             model: Name of the model for the engine.
+            parses_tools: Whether calls of tools in the answer will be parsed. If they stay text, vLLM without a parser
+                of its own must not refuse the request either: it renders the same prompt for the choice "none".
         """
         self.api = api
         kept = ("n",) if api in (Api.CHAT, Api.COMPLETIONS) else ()
@@ -47,6 +57,8 @@ class Conversation:
         self._rest["model"] = model
         if api is Api.RESPONSES and "tools" in body:
             self._rest["tools"] = without_grammars(body["tools"])
+        if not parses_tools and body.get("tools") and _leaves_the_choice(body.get("tool_choice")):
+            self._rest["tool_choice"] = {"type": "none"} if api is Api.MESSAGES else "none"
         self._field = "input" if api is Api.RESPONSES else "messages"
         self._entries: list[Any] = []
         self._ends: list[int] = []
@@ -109,6 +121,11 @@ class Conversation:
             self._entries += _readable(item, summaries)
         if in_answer:
             self._ends.append(len(self._entries))
+
+
+def _leaves_the_choice(tool_choice: Any) -> bool:
+    kind = tool_choice.get("type") if isinstance(tool_choice, Mapping) else tool_choice
+    return kind in (None, "auto")
 
 
 def _is_of_answer(item: Mapping[str, Any]) -> bool:

@@ -45,8 +45,17 @@ def render_server(chat_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
         yield engine
 
 
+@pytest.fixture(scope="session")
+def parserless_render_server(chat_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The same without parsers."""
+    with rendering(chat_model_dir, tmp_path_factory.mktemp("parserless"), MAX_LENGTH, parsers=()) as engine:
+        yield engine
+
+
 @contextmanager
-def rendering(model_dir: Path, folder: Path, max_length: int) -> Iterator[Engine]:
+def rendering(
+    model_dir: Path, folder: Path, max_length: int, *, parsers: tuple[str, ...] = PARSERS
+) -> Iterator[Engine]:
     """A server that renders and tokenizes, without a model in memory. ``folder`` takes its log."""
     from headrace.deploy.processes.vllm_server import SERVED_NAME, VllmConfig, engine_command
     from headrace.deploy.system.ports import HOST, free_port
@@ -61,7 +70,7 @@ def rendering(model_dir: Path, folder: Path, max_length: int) -> Iterator[Engine
         *("--port", str(port)),
         *("--max-model-len", str(max_length)),
         *("--generation-config", "vllm"),
-        *PARSERS,
+        *parsers,
     ]
     with running_vllm(argv, env, port, folder) as url:
         yield Engine(url, model_dir)

@@ -41,14 +41,15 @@ CALL = (
 
 @asynccontextmanager
 async def scripted_gateway(
-    folder: Path, render: Engine, *texts: str, **settings: Any
+    folder: Path, render: Engine, *texts: str, has_parsers: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[ScriptedEngine, RunningGateway]]:
     """A gateway whose engine renders and parses as vLLM does, and samples ``texts``."""
     replies = [Reply(text, ends_with=(END,)) for text in texts]
-    parsers = {"tool_parser": "hermes", "reasoning_parser": "qwen3", "model_path": str(render.model_dir)}
+    if has_parsers:
+        settings |= {"tool_parser": "hermes", "reasoning_parser": "qwen3", "parser_check_share": 1.0}
     async with (
         ScriptedEngine(replies, codec=FileCodec(render.model_dir), upstream=render.url) as engine,
-        running_gateway(folder, [engine.url], parser_check_share=1.0, **parsers, **settings) as gateway,
+        running_gateway(folder, [engine.url], model_path=str(render.model_dir), **settings) as gateway,
     ):
         yield engine, gateway
 
@@ -78,6 +79,32 @@ async def tool_turns(client: HttpClient, *, with_reasoning: bool) -> None:
     client.keep(answer, with_reasoning=with_reasoning)
     client.say("Thanks.")
     client.keep(await client.ask(), with_reasoning=with_reasoning)
+
+
+@STREAMED
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+async def test_without_parsers_calls_of_tools_stay_text(
+    tmp_path: Path, parserless_render_server: Engine, kind: type[HttpClient], streams: bool
+) -> None:
+    call = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls -l"}}\n</tool_call>'
+    async with scripted_gateway(tmp_path, parserless_render_server, call, "Bye.", has_parsers=False) as (
+        engine,
+        gateway,
+    ):
+        client = kind(gateway, streams=streams)
+        client.with_tool("bash").say("What is here?")
+        answer = await client.ask()
+        assert (answer.texts, answer.calls) == ((call,), ())
+        client.keep(answer)
+        client.say("Thanks.")
+        assert (await client.ask()).texts == ("Bye.",)
+        assert gateway.headers["x-headrace-outcome"] == "continuation"
+    codec = FileCodec(parserless_render_server.model_dir)
+    assert '"name": "bash"' in codec.decode(engine.requests[0]["token_ids"]), "the prompt offers the tool"
+    assert_prompts_exact(engine)
+    events = recorded_in(tmp_path)
+    assert [type(each.fact) for each in events] == [TrajectoryStarted, ModelCalled, ModelCalled]
+    assert assert_exact(events) == 1
 
 
 @STREAMED

@@ -20,6 +20,38 @@ def conversation(api: Api, body: dict[str, Any], history: tuple[Message, ...] = 
     return made
 
 
+TOOLS = {
+    Api.CHAT: [{"type": "function", "function": {"name": "bash", "parameters": {}}}],
+    Api.MESSAGES: [{"name": "bash", "input_schema": {"type": "object"}}],
+    Api.RESPONSES: [{"type": "function", "name": "bash", "parameters": {}}],
+}
+
+
+def choice_for(api: Api, body: dict[str, Any], *, parses_tools: bool) -> Any:
+    field = "input" if api is Api.RESPONSES else "messages"
+    body = {"model": "m", field: [user("hi")], "max_tokens": 9, **body}
+    made = Conversation(api, body, read(api, body), "served", parses_tools=parses_tools)
+    whole = made.whole()
+    assert made.instead([])["tool_choice" if "tool_choice" in whole else "model"] == whole.get("tool_choice", "served")
+    return whole.get("tool_choice")
+
+
+@pytest.mark.parametrize(
+    ("api", "none"), [(Api.CHAT, "none"), (Api.RESPONSES, "none"), (Api.MESSAGES, {"type": "none"})]
+)
+def test_what_stays_text_is_rendered_as_vllm_without_a_parser_takes_it(api: Api, none: Any) -> None:
+    auto = {"type": "auto", "disable_parallel_tool_use": True} if api is Api.MESSAGES else "auto"
+    must = {"type": "any"} if api is Api.MESSAGES else "required"
+    offered = {"tools": TOOLS[api]}
+    assert choice_for(api, offered, parses_tools=False) == none
+    assert choice_for(api, offered | {"tool_choice": auto}, parses_tools=False) == none
+    assert choice_for(api, offered | {"tool_choice": must}, parses_tools=False) == must
+    assert choice_for(api, {"tools": []}, parses_tools=False) is None
+    assert choice_for(api, {}, parses_tools=False) is None
+    assert choice_for(api, offered, parses_tools=True) is None
+    assert choice_for(api, offered | {"tool_choice": auto}, parses_tools=True) == auto
+
+
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
