@@ -172,6 +172,9 @@ class Spool:
         """Note that a record of the segment needs no sending any more."""
         with self._lock:
             taken.open -= 1
+            if taken is self._writing and taken.held == taken.records and not taken.open:
+                self._complete()  # else its file would stay until something is taken, which may never happen
+                self._mine.leave_out(taken)
             self._remove_if_done(taken)
             self._release_adopted()
 

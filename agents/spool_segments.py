@@ -112,6 +112,12 @@ class SegmentQueue:
         loss = self._reader.loss or Loss(segment.size, 0, 0, is_torn=False)
         return self._lose(str(folder.path / segment.name), loss, on_loss)
 
+    def leave_out(self, segment: Segment) -> None:
+        """Let ``segment`` leave, wherever it is: its records were all held, so that none is to be taken from it."""
+        self.segments.remove(segment)
+        segment.tags = array("q")
+        segment.is_read = True
+
     def _lose(self, path: str, loss: Loss, on_loss: Callable[[str, Loss], None]) -> Segment:
         """Let the first segment leave, and report what was not read of it: exactly how many records, if this process
         wrote it."""

@@ -267,6 +267,22 @@ def test_later_events_wait_behind_what_is_in_flight_once_that_is_on_disk(process
     assert (process.delivery.pending, process.outbox.spooled) == (3, 2)
 
 
+@pytest.mark.parametrize("events", [1, 2, QUEUE_SIZE // 5])
+def test_what_was_in_flight_leaves_no_file_once_it_is_acknowledged(
+    events: int, process: Process, tmp_path: Path
+) -> None:
+    """Else the next process would send all of it again, after an orderly end of this one."""
+    process.emit(events)
+    process.delivery.hand_over(events)
+    process.pass_time(2 * SPOOL_AFTER_S)
+    assert on_disk(process, tmp_path / "spool") > 0
+    process.answer()
+    assert len(process.delivery.acknowledged) == events
+    assert list((tmp_path / "spool").glob("*.spool")) == []
+    process.outbox.finish()
+    assert os.listdir(tmp_path / "spool") == []
+
+
 def test_no_event_overtakes_those_of_a_spool_that_has_become_full(tmp_path: Path) -> None:
     process = Process(tmp_path / "spool", Clock(), limit=1_000)
     process.emit(QUEUE_SIZE // 2)
