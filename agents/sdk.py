@@ -412,8 +412,9 @@ class Headrace:
 
         Called automatically at exit, but not if a signal ends the process: handle SIGTERM (``sys.exit``) for that.
         """
-        _OPEN.pop(id(self), None)
-        return self._sender.close(self._config.flush_deadline_s if deadline_s is None else deadline_s)
+        is_complete = self._sender.close(self._config.flush_deadline_s if deadline_s is None else deadline_s)
+        _OPEN.pop(id(self), None)  # not before: if this is interrupted, or a daemon thread's, the exit closes it again
+        return is_complete
 
     async def aclose(self, deadline_s: float | None = None) -> bool:
         """:meth:`close` without blocking the event loop."""

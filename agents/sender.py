@@ -113,6 +113,9 @@ class Sender:
         self._running: dict[str, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
         self._start_again_at = 0.0
         self._closes_at_exit = False
+        self._flushes: set[asyncio.Task[bool]] = set()
+        self._is_closed = False
+        self._counting = threading.RLock()  # of calls of close; a signal handler may call it inside another call
         self._stall_logged_at = 0.0
 
     def new_id(self) -> str:
@@ -168,32 +171,49 @@ class Sender:
             return waiting.result(timeout_s + 1.0)
         except (FutureTimeoutError, CancelledError):
             return False
+        finally:
+            waiting.cancel()  # also if Ctrl-C interrupts the wait; nothing happens if it is done
 
     def close(self, timeout_s: float) -> bool:
         """Refuse further events, flush, send the final statistics, spool what was not sent and end the thread; return
-        ``False`` if events were left unsent."""
-        if self.refusal is not None:
+        ``False`` if events were left unsent.
+
+        A call while another one runs, or after one that an exception ended (a second Ctrl-C), does the same. Of an
+        interrupted call only the rest of the flush is left out: what was not sent is spooled.
+        """
+        if self._is_closed or self.refusal not in (None, DropReason.CLOSED):
             return True
         self.refusal = DropReason.CLOSED
-        complete = self.flush(timeout_s)
+        complete = False
+        try:
+            complete = self.flush(timeout_s)
+        finally:
+            left = self._end(timeout_s)
+        return complete and not left
+
+    def _end(self, timeout_s: float) -> int:
+        """End the thread, count what neither Kafka nor the spool has taken, and return how many events these are."""
         thread, loop = self._thread_and_loop()
         if thread is not None and loop is not None and thread.is_alive():
-            loop.call_soon_threadsafe(self._stop.set)
+            with suppress(RuntimeError):  # another call has ended it just now
+                loop.call_soon_threadsafe(self._stop.set)
             thread.join(CLOSE_S)
-        left = len(self._queue) + self._delivery.pending + len(self._outbox.behind)
-        if left:
-            self._taken += len(self._queue)
-            self._queue.clear()
-            self._outbox.behind.clear()
-            self._delivery.pending = 0
-            self.counters.drop(
-                DropReason.UNSENT_AT_CLOSE,
-                f"{left} events were not acknowledged by {self.config.bootstrap} in {timeout_s:g} s",
-                events=left,
-            )
+        with self._counting:
+            left = len(self._queue) + self._delivery.pending + len(self._outbox.behind)
+            if left:
+                self._taken += len(self._queue)
+                self._queue.clear()
+                self._outbox.behind.clear()
+                self._delivery.pending = 0
+                self.counters.drop(
+                    DropReason.UNSENT_AT_CLOSE,
+                    f"{left} events were not acknowledged by {self.config.bootstrap} in {timeout_s:g} s",
+                    events=left,
+                )
+            self._is_closed = True
         self.counters.wait_until_logged(CLOSE_S)
         self.counters.log_counts(all_reasons=True)
-        return complete and not left
+        return left
 
     def forget(self) -> None:
         """Give up what belongs to the parent, in a forked child: files, and parts of IDs that it will use."""
@@ -291,6 +311,7 @@ class Sender:
                 loop.run_until_complete(asyncio.sleep(pause))
                 pause = min(2 * pause, 60.0)
         finally:
+            loop.run_until_complete(self._end_flushes())
             GATES.discard(self._gate)
             loop.close()
             self._gate.leave()
@@ -379,6 +400,9 @@ class Sender:
             self.counters.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
 
     async def _wait_until_flushed(self, deadline: float) -> bool:
+        if (task := asyncio.current_task()) is not None:
+            self._flushes.add(task)
+            task.add_done_callback(self._flushes.discard)
         last = self._taken + len(self._queue) - 1
         self._wake.set()
         while self._taken <= last or not self._outbox.resolved_up_to(last):
@@ -386,6 +410,12 @@ class Sender:
                 return False
             await asyncio.sleep(POLL_S)
         return True
+
+    async def _end_flushes(self) -> None:
+        """End the flushes of threads that still wait while another one closes."""
+        for each in (flushes := list(self._flushes)):
+            each.cancel()
+        await asyncio.gather(*flushes, return_exceptions=True)
 
     async def _report(self) -> None:
         reported = SdkStatsReported()
