@@ -37,7 +37,7 @@ MAX_KEY = 4_096
 KEYS_EVERY_S = 2.0
 """Interval at which the file of keys is looked at for a change."""
 MAX_KEYS_BYTES = 16 * 1024 * 1024
-"""Largest file of keys that is read while the gateway runs: some 100,000 keys."""
+"""Largest file of keys that is read: some 100,000 keys."""
 
 
 class KeysUnusable(OperatorError):
@@ -59,7 +59,7 @@ class _Key(BaseModel):
 class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    keys: Annotated[tuple[_Key, ...], Field(min_length=1)]
+    keys: tuple[_Key, ...]
 
 
 class Tenants:
@@ -75,6 +75,11 @@ class Tenants:
     def is_open(self) -> bool:
         """Whether every key is accepted."""
         return self._by_key is None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether at least one key is accepted."""
+        return self._by_key is None or bool(self._by_key)
 
     def of_key(self, key: str) -> Tenant | None:
         """Return the tenant of an API key."""
@@ -110,15 +115,15 @@ class Tenants:
 def read_tenants(path: Path | None) -> Tenants:
     """Return the tenants of the file ``path``; without one, every key is accepted.
 
-    Raises :class:`KeysUnusable` if it cannot be read, or gives one tenant two settings or one key two tenants.
+    Raises :class:`KeysUnusable` if it cannot be read, has no key, or gives one tenant two settings or one key two
+    tenants.
     """
     if path is None:
         return Tenants(None)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise _unusable(path, error) from error
-    return _tenants_of(path, content)
+    found = _tenants_of(path, _content_of(path))
+    if not found.has_keys:
+        raise _unusable(path, ValueError("it has no key, so that every request would be refused"))
+    return found
 
 
 def _tenants_of(path: Path, content: bytes) -> Tenants:
@@ -141,7 +146,7 @@ def _tenants_of(path: Path, content: bytes) -> Tenants:
 
 async def follow_keys(path: Path, tenants: Tenants) -> None:
     """Keep the keys of ``tenants`` those of the file ``path``, until cancelled. While the file cannot be used, the keys
-    that were read last stay.
+    that were read last stay. An empty list is no such file: it withdraws the last key.
     """
     seen: bytes | None = None
     problem = ""
@@ -163,11 +168,13 @@ async def follow_keys(path: Path, tenants: Tenants) -> None:
             continue
         for name in tenants.replace_keys(found):
             log.warning("the settings of the tenant %r in %s change when the gateway starts again", name, path)
+        if not tenants.has_keys:
+            log.warning("the list of keys in %s is empty: every request is refused until it has one again", path)
 
 
 def _content_of(path: Path) -> bytes:
-    """Returns what is in the file ``path``; raises :class:`KeysUnusable` also for what is no file: reading a pipe may
-    not end.
+    """Returns what is in the file ``path``; raises :class:`KeysUnusable` also for what is no file, since reading a pipe
+    may not end, and for what is too large.
     """
 
     def without_waiting(name: str, flags: int) -> int:

@@ -173,7 +173,7 @@ def test_a_field_that_does_not_exist_is_answered_with_those_that_do() -> None:
     [
         ("", "Expecting value"),
         ("[]", "the file: Input should be a valid dictionary"),
-        ('{"keys": []}', "keys: Tuple should have at least 1 item"),
+        ('{"keys": []}', "it has no key, so that every request would be refused"),
         (
             '{"keys": [{"sha256": "abc", "tenant": "a"}]}',
             r"keys\.0\.sha256: String should match pattern '[^']*'\. E",
@@ -347,16 +347,40 @@ def _large(path: Path) -> None:
         file.truncate(1 << 40)  # a hole: it takes no space
 
 
-@pytest.mark.parametrize(
-    ("broken", "why"),
-    [
-        (_nested, "recursion"),
-        (_pipe, "not a regular file"),
-        (_endless, "not a regular file"),
-        (_folder, "directory"),
-        (_large, "larger than 16,777,216 bytes"),
-    ],
-)
+BROKEN = [
+    (_nested, "recursion"),
+    (_pipe, "not a regular file"),
+    (_endless, "not a regular file"),
+    (_folder, "directory"),
+    (_large, "larger than 16,777,216 bytes"),
+]
+
+
+@pytest.mark.parametrize(("broken", "why"), BROKEN)
+def test_nothing_in_place_of_the_file_holds_the_start(broken: Callable[[Path], None], why: str, one_key: Path) -> None:
+    broken(one_key)
+    with pytest.raises(KeysUnusable, match=why):
+        read_tenants(one_key)
+
+
+async def test_an_empty_list_withdraws_the_last_key(
+    one_key: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tenants = read_tenants(one_key)
+    session = key_of(SEALER, grant())
+    assert access(tenants, session).tenant.name == "acme"
+    async with following(one_key, tenants):
+        keys_file(tmp_path)
+        await until(lambda: tenants.of_key("one") is None)
+        assert refusal(tenants, "one") is ErrorKind.AUTHENTICATION
+        assert refusal(tenants, session) is ErrorKind.AUTHENTICATION
+        assert not tenants.is_open
+        assert f"the list of keys in {one_key} is empty" in caplog.text
+        keys_file(tmp_path, {"sha256": hashed("two"), "tenant": "acme"})
+        await until(lambda: tenants.of_key("two") is not None)
+
+
+@pytest.mark.parametrize(("broken", "why"), BROKEN)
 async def test_nothing_in_place_of_the_file_ends_or_holds_the_gateway(
     broken: Callable[[Path], None],
     why: str,
