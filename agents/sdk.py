@@ -67,6 +67,9 @@ MAX_TOKEN_S = 10 * 366 * 86_400
 _OPEN: "dict[int, weakref.ref[Headrace]]" = {}
 """Instances that are not closed. A dict, because it can be copied in one step while other threads add to it."""
 
+_SENDERS: "dict[int, weakref.ref[Sender]]" = {}
+"""Their senders, which live as long as a trajectory or a thread uses them, also after an instance is collected."""
+
 
 class Headrace:
     """The agent's connection to headrace."""
@@ -163,7 +166,7 @@ class Headrace:
         if feedback_secret is not None:
             secret = feedback_secret.encode() if isinstance(feedback_secret, str) else feedback_secret
             self._sealer = Sealer([secret])
-        self._sender = Sender(self._config, SdkCounters())
+        self._sender = _new_sender(self._config)
         self._inherited: list[Sender] = []
         key = id(self)
         _OPEN[key] = weakref.ref(self, lambda _: _OPEN.pop(key, None))
@@ -438,12 +441,17 @@ class Headrace:
 
     def _reset_after_fork(self) -> None:
         """Replace the sender in a forked child: thread, queue and open trajectories belong to the parent."""
-        old, self._sender = self._sender, Sender(self._config, SdkCounters())
-        # The parent's handles must not emit events in the child, too. The old sender is kept: collecting it would run
-        # the destructors of connections that the parent still uses.
-        old.refusal, old.counters = DropReason.FORKED, self._sender.counters
-        old.forget()
+        old, self._sender = self._sender, _new_sender(self._config)
+        # The old sender is kept: collecting it would run the destructors of connections that the parent still uses.
+        old.leave_to_parent(self._sender.counters)
         self._inherited.append(old)
+
+
+def _new_sender(config: SenderConfig) -> Sender:
+    sender = Sender(config, SdkCounters())
+    key = id(sender)
+    _SENDERS[key] = weakref.ref(sender, lambda _: _SENDERS.pop(key, None))
+    return sender
 
 
 def _open() -> list[Headrace]:
@@ -459,8 +467,11 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
+    inherited = [sender for each in list(_SENDERS.values()) if (sender := each()) is not None]
     for headrace in _open():
         headrace._reset_after_fork()
+    for sender in inherited:  # trajectories may still have one whose instance was collected
+        sender.leave_to_parent(SdkCounters())
 
 
 atexit.register(_close_all)

@@ -215,8 +215,12 @@ class Sender:
         self.counters.log_counts(all_reasons=True)
         return left
 
-    def forget(self) -> None:
-        """Give up what belongs to the parent, in a forked child: files, and parts of IDs that it will use."""
+    def leave_to_parent(self, counters: SdkCounters) -> None:
+        """Refuse further events in a forked child, count them in ``counters``, and give up what belongs to the parent:
+        files, and parts of IDs that it will use. Does nothing in later calls, or if all was closed before the fork."""
+        if self.refusal is DropReason.FORKED or self._is_closed:
+            return
+        self.refusal, self.counters = DropReason.FORKED, counters
         self._tails.clear()
         self._outbox.forget()
 

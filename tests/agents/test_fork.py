@@ -1,5 +1,6 @@
 """A fork pauses the sender's thread where it holds no lock; parent and child continue with their own events."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +92,23 @@ def test_a_child_uses_other_ids_than_its_parent(headrace: Headrace) -> None:
     assert any(of_the_next.endswith(tail) for tail in of_parent)
 
 
+def test_events_of_a_collected_sdk_s_trajectory_are_counted_in_the_child(tmp_path: Path) -> None:
+    """Its sender is the parent's, too: without a thread in the child, events would wait there for ever, uncounted."""
+    trajectory = Headrace("127.0.0.1:9", source="test", spool_folder=tmp_path).trajectory(task_id="q", agent="a")
+    gc.collect()
+    sender = trajectory._sender
+
+    def counts_them() -> bool:
+        trajectory.tool("search")
+        return sender.stats().dropped == {"forked": 1} and sender.stats().queued == 1  # the parent's
+
+    assert in_a_child(counts_them)
+    trajectory.tool("search")
+    assert (sender.stats().queued, sender.stats().dropped) == (2, {})
+    assert not sender.close(0.1)
+    assert in_a_child(lambda: sender.stats().dropped == {}), "a closed one is left as it is"
+
+
 def test_the_parent_continues_after_a_fork(headrace: Headrace) -> None:
     for number in range(20):
         headrace.trajectory(task_id=f"q{number}", agent="a")
@@ -161,6 +180,7 @@ def test_a_fork_between_the_hooks_of_another_fork_releases_the_sender(gate: Gate
 
 
 FORKS_IN_A_HOOK = """
+import gc
 import os
 import headrace.agents.sender_loop as sender_loop
 import concurrent.futures.thread
