@@ -180,10 +180,12 @@ class EventDelivery:
             finally:
                 self.producer = None
                 failure = self._failure
-                await stop_producer(producer, STOP_TIMEOUT_S)
-                for ticket, (topic, message) in self._in_flight.items():
-                    heapq.heappush(self._waiting, (ticket, topic, message))
-                self._in_flight = {}
+                try:
+                    await stop_producer(producer, STOP_TIMEOUT_S)
+                finally:  # the end of the process may interrupt it
+                    for ticket, (topic, message) in self._in_flight.items():
+                        heapq.heappush(self._waiting, (ticket, topic, message))
+                    self._in_flight = {}
             # The broker may accept the events later, after a change of an ACL, a topic or a clock.
             pause = RECONNECT_MIN_S if self.sent > sent_before else min(2 * pause, RECONNECT_MAX_S)
             self._report("Kafka at {} does not accept events", failure)

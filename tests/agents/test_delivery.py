@@ -110,3 +110,37 @@ async def test_retries_slow_down_if_the_broker_accepts_nothing_and_the_problem_i
     counters.wait_until_logged(20)
     logged = [record.getMessage() for record in caplog.records]
     assert logged == [f"Kafka at broker:9092 does not accept events ({error!r}): 3 events wait, retrying"]
+
+
+async def test_events_in_flight_are_given_back_if_the_stop_of_a_failed_session_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a process cancels the delivery, and spools what it gives back: also while a broken connection is
+    being closed."""
+    stopping = asyncio.Event()
+
+    class Hanging(FailingProducer):
+        async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+            if value == b"1":
+                raise KafkaError
+            return asyncio.get_running_loop().create_future()
+
+        async def stop(self) -> None:
+            self._closed = True
+            stopping.set()
+            await asyncio.Event().wait()
+
+    async def connect() -> FailingProducer:
+        return Hanging([], [])
+
+    delivery = EventDelivery("broker:9092", {}, SdkCounters())
+    monkeypatch.setattr(delivery, "_connect", connect)
+    for ticket in range(3):
+        delivery.offer(ticket, EVENTS.name, Message(b"k", b"%d" % ticket, ()))
+    running = asyncio.create_task(delivery.run())
+    await stopping.wait()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert [ticket for ticket, _, _ in delivery.withdraw(lambda ticket: True)] == [0, 1, 2]
+    assert (delivery.pending, delivery.pending_bytes) == (0, 0)
