@@ -116,6 +116,8 @@ class Outbox:
 
     def resolved_up_to(self, ticket: Ticket) -> bool:
         """Return whether every event up to ``ticket`` is acknowledged or dropped; one on disk is not."""
+        if self._left:
+            return False
         if self._spool is not None and (oldest := self._spool.oldest_tag) is not None and oldest <= ticket:
             return False
         if self.behind and self.behind[0][0] <= ticket:

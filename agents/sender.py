@@ -60,6 +60,9 @@ STATS_S = 1.0
 CLOSE_S = 6.0
 """Longest wait for the thread to end after its final flush. It ends immediately unless a connection hangs."""
 
+END_S = 1.0
+"""Longest wait for tasks that were cancelled at the end."""
+
 STALLED_S = 30.0
 """A thread that has not waited for I/O for this many seconds is stalled, which is logged."""
 
@@ -113,7 +116,6 @@ class Sender:
         self._running: dict[str, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
         self._start_again_at = 0.0
         self._closes_at_exit = False
-        self._flushes: set[asyncio.Task[bool]] = set()
         self._is_closed = False
         self._counting = threading.RLock()  # of calls of close; a signal handler may call it inside another call
         self._stall_logged_at = 0.0
@@ -315,7 +317,7 @@ class Sender:
                 loop.run_until_complete(asyncio.sleep(pause))
                 pause = min(2 * pause, 60.0)
         finally:
-            loop.run_until_complete(self._end_flushes())
+            loop.run_until_complete(_end_tasks())
             GATES.discard(self._gate)
             loop.close()
             self._gate.leave()
@@ -404,9 +406,6 @@ class Sender:
             self.counters.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
 
     async def _wait_until_flushed(self, deadline: float) -> bool:
-        if (task := asyncio.current_task()) is not None:
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
         last = self._taken + len(self._queue) - 1
         self._wake.set()
         while self._taken <= last or not self._outbox.resolved_up_to(last):
@@ -414,12 +413,6 @@ class Sender:
                 return False
             await asyncio.sleep(POLL_S)
         return True
-
-    async def _end_flushes(self) -> None:
-        """End the flushes of threads that still wait while another one closes."""
-        for each in (flushes := list(self._flushes)):
-            each.cancel()
-        await asyncio.gather(*flushes, return_exceptions=True)
 
     async def _report(self) -> None:
         reported = SdkStatsReported()
@@ -450,3 +443,13 @@ class Sender:
                 await producer.send_and_wait(SDK_STATS.name, message.value, message.key, headers=message.headers)
         except (KafkaError, TimeoutError) as error:
             LOG.debug("statistics were not sent: %r", error)
+
+
+async def _end_tasks() -> None:
+    """End what still runs: flushes of threads that wait while another one closes, and tasks of a client whose stop was
+    interrupted. asyncio would report each of them in the host's log."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in rest:
+        each.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=END_S)

@@ -99,11 +99,11 @@ def test_events_of_a_collected_sdk_s_trajectory_are_counted_in_the_child(tmp_pat
     sender = trajectory._sender
 
     def counts_them() -> bool:
-        trajectory.tool("search")
+        trajectory.model_called("m")
         return sender.stats().dropped == {"forked": 1} and sender.stats().queued == 1  # the parent's
 
     assert in_a_child(counts_them)
-    trajectory.tool("search")
+    trajectory.model_called("m")
     assert (sender.stats().queued, sender.stats().dropped) == (2, {})
     assert not sender.close(0.1)
     assert in_a_child(lambda: sender.stats().dropped == {}), "a closed one is left as it is"

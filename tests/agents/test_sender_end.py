@@ -1,5 +1,6 @@
 """The end of a sender that is interrupted, or ended twice: what was not sent is on disk all the same."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -99,7 +100,8 @@ def test_a_flush_ends_when_another_thread_has_closed(tmp_path: Path) -> None:
     flushed: list[bool] = []
     flushing = threading.Thread(target=lambda: flushed.append(headrace.flush(300)))
     flushing.start()
-    while not headrace._sender._flushes:
+    loop = headrace._sender._thread_and_loop()[1]
+    while not any("_wait_until_flushed" in repr(task) for task in asyncio.all_tasks(loop)):
         time.sleep(0.01)
     assert not headrace.close(0.1)
     flushing.join(60)
