@@ -57,8 +57,9 @@ TAILS = 64
 STATS_S = 1.0
 """Longest wait for the acknowledgement of a statistics record."""
 
-CLOSE_S = 6.0
-"""Longest wait for the thread to end after its final flush. It ends immediately unless a connection hangs."""
+CLOSE_S = 15.0
+"""Longest wait for the thread to end after its final flush. It ends immediately unless a connection hangs: then it may
+wait ``STATS_S``, four times for the client's stop, ``FINISH_S``, for the disk, and ``END_S``."""
 
 END_S = 1.0
 """Longest wait for tasks that were cancelled at the end."""
@@ -117,6 +118,7 @@ class Sender:
         self._start_again_at = 0.0
         self._closes_at_exit = False
         self._is_closed = False
+        self._given_up = 0  # events that were counted as dropped, and are still those of a thread that does not end
         self._counting = threading.RLock()  # of calls of close; a signal handler may call it inside another call
         self._stall_logged_at = 0.0
 
@@ -151,7 +153,7 @@ class Sender:
         return SdkStatsReported(
             emitted=self._taken + waiting + never_queued - self._refused_by_encoder,
             sent=self._delivery.sent,
-            queued=waiting + self._delivery.pending + len(outbox.behind),
+            queued=max(0, waiting + self._delivery.pending + len(outbox.behind) - self._given_up),
             spooled=outbox.spooled,
             replayed=outbox.replayed,
             adopted=outbox.adopted,
@@ -202,11 +204,14 @@ class Sender:
             thread.join(CLOSE_S)
         with self._counting:
             left = len(self._queue) + self._delivery.pending + len(self._outbox.behind)
-            if left:
+            if thread is not None and thread.is_alive():
+                self._given_up = left  # they are the thread's: it may still spool some of them
+            elif left:
                 self._taken += len(self._queue)
                 self._queue.clear()
                 self._outbox.behind.clear()
                 self._delivery.pending = 0
+            if left:
                 self.counters.drop(
                     DropReason.UNSENT_AT_CLOSE,
                     f"{left} events were not acknowledged by {self.config.bootstrap} in {timeout_s:g} s",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.agents import delivery as delivery_module
+from headrace.agents import sender as sender_module
 from headrace.agents.sdk import Headrace
 from headrace.agents.sender import Sender
 from headrace.agents.sender_config import SenderConfig
@@ -149,3 +151,32 @@ def test_an_exception_out_of_the_flush_still_ends_the_thread(tmp_path: Path, mon
             headrace.close()
     assert (headrace.stats.queued, headrace.stats.spooled, headrace.stats.dropped) == (0, 2, {})
     assert headrace.close(), "it is closed already"
+
+
+def test_a_thread_that_does_not_end_keeps_its_events_and_the_statistics_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "CLOSE_S", 0.5)
+    released, spool_the_rest = threading.Event(), Sender._spool_the_rest
+
+    def hang(sender: Sender) -> None:
+        released.wait(60)
+        spool_the_rest(sender)
+
+    monkeypatch.setattr(Sender, "_spool_the_rest", hang)
+    headrace = Headrace(KAFKA, source="hanging", spool_folder=tmp_path / "spool")
+    emit(headrace)
+    assert not headrace.close(0.1)
+    assert (headrace.stats.queued, headrace.stats.dropped) == (0, {"unsent_at_close": 2})
+    released.set()
+    thread = headrace._sender._thread_and_loop()[0]
+    assert thread is not None
+    thread.join(60)
+    assert on_disk(tmp_path / "spool") == 2, "late, but not lost"
+    assert (headrace.stats.queued, headrace.stats.spooled) == (0, 2)
+
+
+def test_the_thread_has_time_for_all_that_it_may_wait_for() -> None:
+    stopping = 4 * delivery_module.STOP_TIMEOUT_S
+    waits = sender_module.STATS_S + stopping + sender_module.FINISH_S + sender_module.END_S
+    assert waits < sender_module.CLOSE_S
