@@ -9,11 +9,17 @@ process that continues trajectories by the log.
 import asyncio
 import logging
 from asyncio import Future
+from collections.abc import Callable
 from typing import Any
 
+from aiokafka import AIOKafkaProducer
+
+from headrace.agents.counters import DropReason
+from headrace.agents.delivery import REFUSALS
 from headrace.agents.sender_config import SenderConfig
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import Loss
+from headrace.agents.spool_segments import Taken
 from headrace.schemas.kafka.clients import open_producer
 
 log = logging.getLogger(__name__)
@@ -22,31 +28,40 @@ AT_ONCE, AT_ONCE_BYTES = 1_000, 8 * 1024 * 1024
 """Events that are sent before their acknowledgement is awaited."""
 
 
-async def send_left_behind(config: SenderConfig) -> int:
+def _log_loss(reason: DropReason, why: str, events: int) -> None:
+    log.warning("%d events that an ended process left are lost (%s): %s", events, reason, why)
+
+
+async def send_left_behind(config: SenderConfig, on_loss: Callable[[DropReason, str, int], None] = _log_loss) -> int:
     """Send the events in the spool's folder that no living process owns, in their order, and return their number.
 
-    Raises Kafka's error if it refuses one, or does not answer; then the rest stays on disk. A folder that cannot be
-    read is logged.
+    ``on_loss`` is called with the number of events that are lost and why: of a file that cannot be read, and what the
+    broker refuses for ever (``REFUSALS``), which would hold up every later process. Raises Kafka's error if it does not
+    answer, or refuses an event for another reason; then the rest stays on disk. A folder that cannot be read is logged.
     """
     if config.spool_folder is None or not config.spool_bytes:
         return 0
-    spool, sent = Spool(config.spool_folder, config.spool_bytes, config.cluster, _note_loss), 0
+
+    def note_damage(path: str, loss: Loss) -> None:
+        on_loss(
+            DropReason.SPOOL_DAMAGED, f"{path}: {loss.size:,} bytes at {loss.offset:,} cannot be read", loss.records
+        )
+
+    spool, sent = Spool(config.spool_folder, config.spool_bytes, config.cluster, note_damage), 0
     try:
         if not await asyncio.to_thread(spool.adopt):
             return 0
         async with open_producer(config.bootstrap, **config.kafka_options) as producer:
             while await asyncio.to_thread(spool.adopt):  # the next set, once one is sent
                 taken = await asyncio.to_thread(spool.take_adopted, AT_ONCE, AT_ONCE_BYTES)
-                acknowledged: list[Future[Any]] = [
-                    await producer.send(
-                        each.record.topic, each.record.value, each.record.key, headers=list(each.record.headers)
-                    )
-                    for each in taken
-                ]
+                acknowledged = [await _begin_to_send(producer, each) for each in taken]
                 for each, future in zip(taken, acknowledged, strict=True):
-                    await future
+                    try:
+                        await future
+                        sent += 1
+                    except REFUSALS as error:
+                        on_loss(DropReason.REFUSED, f"topic {each.record.topic}: {error!r}", 1)
                     spool.done(each.segment)
-                sent += len(taken)
     except OSError as error:
         log.warning("what ended processes left in %s was not sent: %s", config.spool_folder, error)
     finally:
@@ -55,5 +70,12 @@ async def send_left_behind(config: SenderConfig) -> int:
     return sent
 
 
-def _note_loss(path: str, loss: Loss) -> None:
-    log.warning("%s: %d bytes at %d cannot be read", path, loss.size, loss.offset)
+async def _begin_to_send(producer: AIOKafkaProducer, taken: Taken) -> "Future[Any]":
+    """Return the future of the broker's answer; a refusal of the client is one, too."""
+    record = taken.record
+    try:
+        return await producer.send(record.topic, record.value, record.key, headers=list(record.headers))
+    except REFUSALS as error:
+        refused: Future[Any] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        return refused

@@ -246,8 +246,9 @@ class Headrace:
 
     async def send_left_behind(self) -> int:
         """Send what ended processes left on disk, and return how many events these were. For a process that continues
-        by the log what another began: before it reads the log. Raises Kafka's errors."""
-        return await send_left_behind(self._config)
+        by the log what another began: before it reads the log. What of it is lost is counted as adopted and dropped.
+        Raises Kafka's errors."""
+        return await send_left_behind(self._config, self._sender.drop_left_behind)
 
     def current(self) -> Trajectory:
         """The trajectory of the innermost ``with`` around the running code, in its task or thread.

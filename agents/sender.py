@@ -117,6 +117,7 @@ class Sender:
         self._running: dict[str, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
         self._start_again_at = 0.0
         self._closes_at_exit = False
+        self._adopted_and_lost = 0
         self._is_closed = False
         self._given_up = 0  # events that were counted as dropped, and are still those of a thread that does not end
         self._counting = threading.RLock()  # of calls of close; a signal handler may call it inside another call
@@ -156,10 +157,15 @@ class Sender:
             queued=max(0, waiting + self._delivery.pending + len(outbox.behind) - self._given_up),
             spooled=outbox.spooled,
             replayed=outbox.replayed,
-            adopted=outbox.adopted,
+            adopted=outbox.adopted + self._adopted_and_lost,
             dropped=dropped,
             altered=self.counters.altered(),
         )
+
+    def drop_left_behind(self, reason: DropReason, why: str, events: int) -> None:
+        """Count ``events`` of an ended process as adopted and dropped; called on another thread than the sender's."""
+        self._adopted_and_lost += events
+        self.counters.drop(reason, why, events=events)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all events put so far are acknowledged or dropped; return ``False`` if ``timeout_s`` passed
@@ -337,8 +343,10 @@ class Sender:
             for task in (stop, *work):
                 task.cancel()
             await asyncio.gather(stop, *work, return_exceptions=True)
-        for task in done - {stop}:
-            task.result()  # none of them ends normally: this raises its error
+        for task in done - {stop}:  # none of them ends normally
+            if task.cancelled():  # by what it awaited: it must not end the thread, as only a close does
+                raise RuntimeError("a part of the sender was cancelled")
+            task.result()  # raises its error
         self._spool_the_rest()
         if self._masker is not None:
             self._masker.calls.close()

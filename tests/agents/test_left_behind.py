@@ -1,12 +1,19 @@
 """What ended processes left on disk is in Kafka before a successor reads the log."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import InvalidMessageError, KafkaConnectionError, MessageSizeTooLargeError
 
+from headrace.agents import left_behind
 from headrace.agents.left_behind import send_left_behind
+from headrace.agents.sdk import Headrace
 from headrace.agents.sender_config import SenderConfig
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import Loss, SpooledRecord
@@ -60,3 +67,64 @@ async def test_a_folder_that_cannot_be_used_is_logged(tmp_path: Path, caplog: py
     folder.chmod(0o777)
     assert await send_left_behind(SenderConfig("127.0.0.1:1", "test", spool_folder=folder)) == 0
     assert "was not sent" in caplog.text
+
+
+class Refusing(AIOKafkaProducer):
+    """Takes what it is given, except values that begin with a letter: "a" it refuses itself, "b" its broker. Only
+    injects faults."""
+
+    def __init__(self, taken: list[bytes]) -> None:
+        super().__init__(bootstrap_servers="broker:9092")
+        self.taken = taken
+        self._closed = True  # nothing was started
+
+    async def send(self, topic: str, value: bytes, key: bytes, *, headers: Any) -> "asyncio.Future[None]":
+        if value.startswith(b"a"):
+            raise MessageSizeTooLargeError
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if value.startswith(b"b"):
+            answer.set_exception(InvalidMessageError())
+        else:
+            self.taken.append(value)
+            answer.set_result(None)
+        return answer
+
+
+async def test_an_event_that_no_broker_takes_does_not_hold_up_every_later_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bytes] = []
+
+    @asynccontextmanager
+    async def producer(*_: Any, **__: Any) -> AsyncIterator[Refusing]:
+        yield Refusing(taken)
+
+    monkeypatch.setattr(left_behind, "open_producer", producer)
+    folder = tmp_path / "spool"
+    headrace = Headrace("127.0.0.1:1", source="test", spool_folder=folder)
+    spool = Spool(folder, 1 << 20, headrace._config.cluster, unexpected)
+    for value in (b"0", b"a1", b"b2", b"3"):
+        assert spool.append([SpooledRecord(EVENTS.name, b"k", value, ())])
+    spool.close()
+    assert await headrace.send_left_behind() == 2
+    assert taken == [b"0", b"3"]
+    stats = headrace.stats
+    assert (stats.adopted, stats.dropped) == (2, {"refused": 2})
+    assert list(folder.iterdir()) == []
+    headrace.close()
+
+
+async def test_a_part_of_a_file_that_cannot_be_read_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def producer(*_: Any, **__: Any) -> AsyncIterator[Refusing]:
+        yield Refusing([])
+
+    monkeypatch.setattr(left_behind, "open_producer", producer)
+    folder = tmp_path / "spool"
+    headrace = Headrace("127.0.0.1:1", source="test", spool_folder=folder)
+    leave(headrace._config, "a", 3)
+    (segment,) = folder.glob("*.spool")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    assert await headrace.send_left_behind() == 2
+    assert (headrace.stats.adopted, headrace.stats.dropped) == (1, {"spool_damaged": 1})
+    headrace.close()

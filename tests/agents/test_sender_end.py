@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from headrace.agents import delivery as delivery_module
 from headrace.agents import sender as sender_module
+from headrace.agents.delivery import EventDelivery
 from headrace.agents.sdk import Headrace
 from headrace.agents.sender import Sender
 from headrace.agents.sender_config import SenderConfig
@@ -180,3 +182,26 @@ def test_the_thread_has_time_for_all_that_it_may_wait_for() -> None:
     stopping = 4 * delivery_module.STOP_TIMEOUT_S
     waits = sender_module.STATS_S + stopping + sender_module.FINISH_S + sender_module.END_S
     assert waits < sender_module.CLOSE_S
+
+
+def test_a_cancellation_out_of_the_client_does_not_end_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    async def connect(delivery: EventDelivery) -> AIOKafkaProducer:
+        started.append(1)
+        if len(started) == 1:
+            raise asyncio.CancelledError
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    monkeypatch.setattr(EventDelivery, "_connect", connect)
+    monkeypatch.setattr(sender_module, "RESTART_S", 0.01)
+    headrace = Headrace(KAFKA, source="cancelled", spool_folder=tmp_path / "spool")
+    emit(headrace)
+    deadline = time.monotonic() + 60
+    while len(started) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(started) == 2
+    headrace.close(0.1)
+    assert (headrace.stats.spooled, headrace.stats.dropped) == (2, {})
