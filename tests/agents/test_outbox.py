@@ -241,6 +241,31 @@ def test_if_the_disk_fails_later_events_wait_in_memory_and_are_sent(
     assert process.delivery.acknowledged == list(range(process.next))
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["full", "broken"])
+def test_a_spool_that_took_nothing_is_left_alone_for_a_while(
+    fails: bool, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def append(*_: object, **__: object) -> list[object]:
+        tried.append(process.clock.now)
+        if fails:
+            raise OSError(errno.EIO, "planted")
+        return []
+
+    monkeypatch.setattr(Spool, "append", append)
+    process.emit(QUEUE_SIZE // 2)
+    first = len(tried)
+    assert first > 0
+    for _ in range(5):
+        process.emit(1)
+        process.pass_time(RETRY_S / 10)
+    assert len(tried) == first
+    process.pass_time(RETRY_S)
+    process.emit(1)
+    assert len(tried) > first
+
+
 def test_an_event_that_no_broker_takes_is_dropped_instead_of_written(process: Process) -> None:
     process.emit(QUEUE_SIZE // 2)
     process.emit(1, size=MAX_REQUEST_BYTES + 1)

@@ -213,6 +213,16 @@ def test_events_for_one_cluster_are_not_returned_for_another(folder: Path, losse
     assert numbers(there.take_adopted(*EVERYTHING)) == [0]
 
 
+def test_a_set_of_another_cluster_hides_no_younger_one(folder: Path, losses: Losses) -> None:
+    for number, cluster in enumerate((ELSEWHERE, HERE)):
+        spool = opened(folder, losses, cluster=cluster)
+        spool.append([numbered(number)])
+        spool.close()
+    successor = opened(folder, losses)
+    assert successor.adopt()
+    assert numbers(successor.take_adopted(*EVERYTHING)) == [1]
+
+
 def test_a_set_with_a_segment_of_another_cluster_is_left_alone(folder: Path, losses: Losses) -> None:
     for cluster in (HERE, ELSEWHERE):
         spool = opened(folder, losses, cluster=cluster)
@@ -361,6 +371,25 @@ def test_space_that_others_free_is_found_while_a_segment_is_written(
     assert other.append([numbered(2, size=4_000)]) == []
     all_done(one, one.take(*EVERYTHING))
     assert other.append([numbered(2, size=4_000)])
+
+
+def test_of_a_link_only_itself_counts(folder: Path, losses: Losses, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(100_000))
+    folder.mkdir(mode=0o700, parents=True)
+    (folder / "link").symlink_to(large)
+    assert opened(folder, losses, limit=10_000).append([numbered(0)])
+
+
+def test_reading_an_older_segment_does_not_end_the_one_that_is_written(folder: Path, losses: Losses) -> None:
+    """Else each round of reading and writing would begin a file."""
+    spool = opened(folder, losses, limit=16 * 1_000)  # segments of 1,000 bytes
+    spool.append([numbered(each, size=200) for each in range(5)])
+    spool.append([numbered(5)])
+    assert len(list(folder.glob("*.spool"))) == 2
+    assert numbers(spool.take(1, 1 << 20)) == [0]
+    spool.append([numbered(6)])
+    assert len(list(folder.glob("*.spool"))) == 2
 
 
 def test_own_files_count_once(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,30 @@ AREAS = {
     "archive": Area(
         ("schemas/archive/*.py", "streams/archiving/*.py"), ("tests/schemas/archive", "tests/streams/archiving")
     ),
+    "sdk": Area(
+        (
+            "agents/sender.py",
+            "agents/outbox.py",
+            "agents/delivery.py",
+            "agents/spool*.py",
+            "agents/left_behind.py",
+            "agents/counters.py",
+        ),
+        (
+            "tests/agents/test_spool.py",
+            "tests/agents/test_spool_frames.py",
+            "tests/agents/test_outbox.py",
+            "tests/agents/test_delivery.py",
+            "tests/agents/test_delivery_doubts.py",
+            "tests/agents/test_sender.py",
+            "tests/agents/test_sdk_process.py",
+            "tests/agents/test_counters.py",
+            "tests/agents/test_left_behind.py",
+            "tests/agents/test_reentry.py",
+            "tests/agents/test_fork.py",
+            "tests/agents/test_client_log.py",
+        ),
+    ),
     "pages": Area(
         (
             "deploy/dashboard/sharing.py",
