@@ -27,6 +27,7 @@ PROGRAM = """
 import logging, os, signal, sys, threading, time
 from headrace.agents.sdk import Headrace
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts programs in the background without it
 logging.basicConfig()
 headrace = Headrace({kafka!r}, source="interrupted", spool_folder=sys.argv[1], flush_deadline_s=60)
 
