@@ -29,7 +29,7 @@ from headrace.agents.sdk import Headrace
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts programs in the background without it
 logging.basicConfig()
-headrace = Headrace({kafka!r}, source="interrupted", spool_folder=sys.argv[1], flush_deadline_s=60)
+headrace = Headrace({kafka!r}, source="interrupted", spool_folder=sys.argv[1], flush_deadline_s=3600)
 
 
 def interrupt_in_close():
@@ -65,14 +65,12 @@ def on_disk(folder: Path) -> int:
 def test_a_second_ctrl_c_while_the_sdk_closes_loses_nothing(ending: str, tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     script.write_text(PROGRAM.format(kafka=KAFKA, ending=ending))
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "spool")], capture_output=True, text=True, timeout=120, check=False
+    done = subprocess.run(  # the limit only detects a wait for the rest of the flush
+        [sys.executable, str(script), str(tmp_path / "spool")], capture_output=True, text=True, timeout=400, check=False
     )
     assert "KeyboardInterrupt" in done.stderr
     assert "Task was destroyed" not in done.stderr
     assert on_disk(tmp_path / "spool") == 4, "start, call, result and end"
-    assert time.monotonic() - started < 50, "it does not wait for the rest of the flush"
 
 
 def emit(headrace: Headrace) -> None:
@@ -95,7 +93,7 @@ while headrace._sender.refusal is None:
     time.sleep(0.01)
 """
     )
-    subprocess.run([sys.executable, str(script), str(tmp_path / "spool")], timeout=120, check=True)
+    subprocess.run([sys.executable, str(script), str(tmp_path / "spool")], timeout=400, check=True)
     assert on_disk(tmp_path / "spool") == 2
 
 

@@ -880,6 +880,45 @@ def test_a_folder_of_another_user_is_refused(folder: Path, losses: Losses, monke
         opened(folder, losses).append([numbered(0)])
 
 
+def test_a_file_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_folder = SpoolFolder(folder, create=True)
+    (folder / "a").touch(0o600)
+    os.close(opened_folder.open("a"))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(SpoolUnusable, match="is not a file of this user"):
+        opened_folder.open("a")
+    opened_folder.close()
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_without_waiting_for_its_writer(folder: Path) -> None:
+    opened_folder = SpoolFolder(folder, create=True)
+    os.mkfifo(folder / "a", 0o600)
+    with pytest.raises(SpoolUnusable, match="is not a file of this user"):
+        opened_folder.open("a")
+    opened_folder.close()
+
+
+def test_a_lock_that_another_process_has_removed_owns_nothing(
+    folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening it and locking it: the next process would lock a new file of that name, and both send the set."""
+    spool = opened(folder, losses)
+    spool.append([numbered(0)])
+    spool.forget()
+    (lock,) = folder.glob("*.lock")
+    flock = fcntl.flock
+
+    def removed_before(fd: int, how: int) -> None:
+        lock.unlink()
+        lock.touch(0o600)
+        flock(fd, how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", removed_before)
+        assert not opened(folder, losses).adopt()
+    assert opened(folder, losses).adopt()
+
+
 def test_links_are_not_followed(folder: Path, losses: Losses, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.parent.mkdir()
