@@ -223,9 +223,9 @@ class Journal:
 
     def lost(self, path: str, loss: Loss) -> None:
         """Count what cannot be read of a file of the spool; called on the thread that reads it."""
-        self._counters.drop_damaged(path, loss)
         if not loss.is_torn:  # of the end of a file that was being written nobody was told that it is recorded
             self._damaged += loss.records
+        self._counters.drop_damaged(path, loss)
 
     async def write(self, records: Sequence[SpooledRecord], events: int) -> bool:
         """Make ``records``, of so many ``events``, durable; returns and raises as :meth:`record` does."""
