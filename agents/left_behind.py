@@ -36,8 +36,9 @@ async def send_left_behind(config: SenderConfig, on_loss: Callable[[DropReason, 
     """Send the events in the spool's folder that no living process owns, in their order, and return their number.
 
     ``on_loss`` is called with the number of events that are lost and why: of a file that cannot be read, and what the
-    broker refuses for ever (``REFUSALS``), which would hold up every later process. Raises Kafka's error if it does not
-    answer, or refuses an event for another reason; then the rest stays on disk. A folder that cannot be read is logged.
+    broker always refuses (``REFUSALS``): else no later process could start. Raises Kafka's error if it does
+    not answer, or refuses an event for another reason; then the rest stays on disk. A folder that cannot be read is
+    logged.
     """
     if config.spool_folder is None or not config.spool_bytes:
         return 0
@@ -73,9 +74,10 @@ async def send_left_behind(config: SenderConfig, on_loss: Callable[[DropReason, 
 async def _begin_to_send(producer: AIOKafkaProducer, taken: Taken) -> "Future[Any]":
     """Return the future of the broker's answer; a refusal of the client is one, too."""
     record = taken.record
+    answer: Future[Any]
     try:
-        return await producer.send(record.topic, record.value, record.key, headers=list(record.headers))
+        answer = await producer.send(record.topic, record.value, record.key, headers=list(record.headers))
     except REFUSALS as error:
-        refused: Future[Any] = asyncio.get_running_loop().create_future()
-        refused.set_exception(error)
-        return refused
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_exception(error)
+    return answer

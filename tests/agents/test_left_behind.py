@@ -90,7 +90,7 @@ class Refusing(AIOKafkaProducer):
         return answer
 
 
-async def test_an_event_that_no_broker_takes_does_not_hold_up_every_later_process(
+async def test_an_event_that_no_broker_takes_does_not_block_every_later_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[bytes] = []
