@@ -144,3 +144,35 @@ async def test_events_in_flight_are_given_back_if_the_stop_of_a_failed_session_i
         await running
     assert [ticket for ticket, _, _ in delivery.withdraw(lambda ticket: True)] == [0, 1, 2]
     assert (delivery.pending, delivery.pending_bytes) == (0, 0)
+
+
+async def test_nothing_is_sent_beside_an_event_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batch would hold others, so that the broker's answer again told nothing about it."""
+    sent = list[bytes]()
+    answers: list[asyncio.Future[None]] = []
+
+    class Slow(FailingProducer):
+        async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+            sent.append(value)
+            answers.append(asyncio.get_running_loop().create_future())
+            return answers[-1]
+
+    async def connect() -> FailingProducer:
+        return Slow([], [])
+
+    delivery = EventDelivery("broker:9092", {}, SdkCounters())
+    monkeypatch.setattr(delivery, "_connect", connect)
+    delivery._doubts[0] = delivery_module._Doubt(accepted_before=0)
+    for ticket in range(3):
+        delivery.offer(ticket, EVENTS.name, Message(b"k", b"%d" % ticket, ()))
+    running = asyncio.create_task(delivery.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert sent == [b"0"]
+    answers[0].set_result(None)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert sent == [b"0", b"1", b"2"]
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
