@@ -142,9 +142,22 @@ class Chart {
     this.showLast();
   }
 
-  // The keyboard reaches the chart: arrows move over the values, which are said, Enter opens what a click opens.
+  // The keyboard reaches the chart: arrows move over the values, which are said, Enter opens what a click opens. The
+  // names in the legend are buttons that hide a series and show it again.
   reach() {
     const over = this.plot.over;
+    const names = [...this.plot.root.querySelectorAll(".u-legend .u-series th")];
+    const press = () => names.forEach((name, at) => at && name.setAttribute("aria-pressed", String(this.plot.series[at].show)));
+    for (const name of names.slice(1)) {  // the first is the horizontal axis
+      Object.assign(name, { tabIndex: 0, role: "button" });
+      name.addEventListener("click", press);
+      name.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        name.click();
+      });
+    }
+    press();
     const said = Object.assign(document.createElement("output"), { className: "said" });
     this.plot.root.append(said);
     this.plot.root.querySelector("canvas").setAttribute("aria-hidden", "true");
