@@ -10,15 +10,10 @@ from headrace.schemas.safe_text import printable
 
 if TYPE_CHECKING:
     from headrace.deploy.transcript.decoding import Decode
-    from headrace.deploy.transcript.page import Fragment
+    from headrace.deploy.transcript.page import Colouring
+    from headrace.deploy.transcript.reading import Beside
     from headrace.schemas.records.trajectory import Trajectory
     from headrace.trainer.provenance.trace import Trace
-
-_VERSION_COLOURS = ("green", "yellow", "cyan", "magenta", "bright_blue", "bright_red")
-"""Colours of policy versions, repeated."""
-_LOGPROB_COLOURS = {-0.1: "green", -1.0: "yellow", -3.0: "bright_red"}
-"""Colours of the bands of log-probabilities; below the last one: red."""
-_CONTEXT_CHARACTERS = 600
 
 
 @click.command("show")
@@ -32,12 +27,12 @@ _CONTEXT_CHARACTERS = 600
 @click.option("--ids", is_flag=True, help="Print token ids instead of text.")
 @click.option(
     "--colour",
-    type=click.Choice(["version", "logprob", "none"]),
+    type=click.Choice(["version", "logprob", "advantage", "none"]),
     default="version",
     show_default=True,
     help="What the colour of sampled text stands for.",
 )
-@click.option("--full", is_flag=True, help=f"Print contexts longer than {_CONTEXT_CHARACTERS} characters whole.")
+@click.option("--full", is_flag=True, help="Print long contexts, tool results and messages whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
@@ -51,57 +46,99 @@ def command(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Show TRAJECTORY: what the model read and said, its tools, rewards and fate.
+    """Show TRAJECTORY: what the model read and said, its tools, sub-agents, rewards, feedback and fate.
 
     \b
       headrace show 019f…                          text, coloured by policy version
       headrace show 019f… --colour logprob         green: sure; red: surprising
+      headrace show 019f… --colour advantage       green: better than its group's baseline; red: worse
       headrace show 019f… --tokenizer ./model      if no trainer has published the run's tokenizer
       headrace lineage --version 12 --members      ids of trajectories; so do `headrace tail rewards` and the dashboard
 
-    Below it stand the other attempts of its group, with reward and advantage.
+    Summaries, prunes and sub-agents stand in their turn; `headrace show` with a sub-agent's id shows what it did. Below
+    stand the attempts of the group: the terms of the reward, the answer, and what each did in the turn in which it
+    parts from this one. Of more than eight the best four and the worst four have their text.
     """
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.provenance.trace_page import as_json as trace_as_json
     from headrace.deploy.provenance.trace_page import page
     from headrace.deploy.stack.state import address_of
-    from headrace.deploy.transcript.page import Colouring, transcript
+    from headrace.deploy.transcript.page import SHORT, WHOLE, Colouring, transcript
+    from headrace.deploy.transcript.siblings import as_json as group_as_json
     from headrace.deploy.transcript.siblings import siblings
+    from headrace.deploy.transcript.styled import styled
     from headrace.trainer.provenance.evidence import Found
 
     if ids and tokenizer is not None:
         raise click.UsageError("Use either --ids or --tokenizer.")
     bootstrap = address_of("kafka", kafka, data)
-    trace, found = run_with_kafka(bootstrap, lambda: _read(bootstrap, trajectory_id, tokenizer, ids, data))
+    trace, beside, decode = run_with_kafka(bootstrap, lambda: _read(bootstrap, trajectory_id, tokenizer, ids, data))
     if not isinstance(trace.trajectory, Found):
         print_lines(page(trace))
         raise StackError("Its record is not in `trajectories`: there is nothing to show.")
     record: Trajectory = trace.trajectory.record
-    lines = transcript(record, found, Colouring(colour), None if full or as_json else _CONTEXT_CHARACTERS)
+    colouring, advantage = Colouring(colour), trace.member.advantage if trace.member else None
+    limits = WHOLE if full or as_json else SHORT
+    lines = transcript(record, decode, colouring, limits, beside.notes or (), advantage)
+    group = beside.group
     if as_json:
         texts = ["".join(fragment.text for fragment in line) for line in lines]
-        print_json(trace_as_json(trace) | {"transcript": texts}, indent=1)
+        more = {
+            "feedback": [each.record.model_dump(mode="json") for each in beside.feedback],
+            "group": group and group_as_json(group),
+        }
+        print_json(trace_as_json(trace) | {"transcript": texts} | more, indent=1)
         return
-    print_lines(page(trace))
-    print_line("")
+    print_lines([*page(trace), *_feedback_lines(beside), ""])
     for line in lines:
-        click.echo("".join(_styled(fragment) for fragment in line))
-    if found is None and record.segments and not ids:
-        print_line(
-            "The run's tokenizer is not known: no trainer has published it. Name the model's folder with --tokenizer.",
-            err=True,
+        click.echo(styled(line, colouring))
+    if group is not None:
+        print_lines(["", *siblings(group, trajectory_id, decode)])
+    for hint in _hints(trace, beside, record, is_text=decode is not None or ids, colouring=colouring):
+        print_line(hint, err=True)
+
+
+def _feedback_lines(beside: "Beside") -> list[str]:
+    """Returns a row for each feedback, with its place and its comment, as the rows of the trace."""
+    from headrace.deploy.tail.sentence import sentence
+
+    lines = []
+    for each in beside.feedback:
+        said = sentence(each.record.model_copy(update={"comment": None}), str)
+        comment = f": {each.record.comment}" if each.record.comment else ""
+        place = f"feedback {each.place[0]}:{each.place[1]}"
+        lines.append(f"  {'feedback':<12}{place:<24}{said}{comment}")
+    return lines
+
+
+def _hints(
+    trace: "Trace", beside: "Beside", record: "Trajectory", *, is_text: bool, colouring: "Colouring"
+) -> list[str]:
+    """Returns what cannot be shown, and why."""
+    from headrace.deploy.transcript.page import Colouring
+
+    hints = []
+    if not is_text and record.segments:
+        hints.append(
+            "The run's tokenizer is not known: no trainer has published it. Name the model's folder with --tokenizer."
         )
-    if others := siblings(trace):
-        print_lines(["", *others])
+    if beside.notes is None and (record.subagents_assigned or any(turn.summarized for turn in record.turns)):
+        hints.append("Some of its events have expired, and with them the texts of its summaries and its sub-agents.")
+    if colouring is Colouring.ADVANTAGE and trace.member is None:
+        hints.append("It is in no training group, so it has no advantage: its text has no colour.")
+    return hints
 
 
 async def _read(
     bootstrap: str, trajectory_id: str, tokenizer: Path | None, ids: bool, data: str | None
-) -> "tuple[Trace, Decode | None]":
-    """Returns the trajectory's trace, and the decoder of its run; raises ``StackError`` for an unknown trajectory."""
+) -> "tuple[Trace, Beside, Decode | None]":
+    """Returns the trajectory's trace, what is shown beside it, and the decoder of its run; raises ``StackError`` for an
+    unknown trajectory.
+    """
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
+    from headrace.deploy.transcript.reading import Beside, read_beside
     from headrace.deploy.transcript.tokenizer import decoder, published_tokenizer, read_tokenizer
     from headrace.trainer.provenance.evidence import Found
     from headrace.trainer.provenance.log_reader import open_log
@@ -121,22 +158,7 @@ async def _read(
         if decode is None and not ids and record is not None and record.started is not None and record.segments:
             published = await published_tokenizer(log, load_settings(data=data).objects, record.started.run)
             decode = None if published is None else decoder(published[1])
-    return trace, decode
-
-
-def _styled(fragment: "Fragment") -> str:
-    """Returns a fragment with its colour; click removes colours if the output is not a terminal."""
-    from headrace.deploy.transcript.page import Kind
-
-    text = printable(fragment.text)
-    if fragment.kind is Kind.HEADING:
-        return click.style(text, bold=True)
-    if fragment.kind is Kind.EVENT:
-        return click.style(text, fg="blue")
-    if fragment.kind is Kind.CONTEXT:
-        return click.style(text, fg="bright_black")
-    if fragment.value is None:
-        return click.style(text, fg="green")
-    if fragment.value >= 0:
-        return click.style(text, fg=_VERSION_COLOURS[int(fragment.value) % len(_VERSION_COLOURS)])
-    return click.style(text, fg=_LOGPROB_COLOURS.get(fragment.value, "red"))
+        beside = Beside(None, (), None)
+        if record is not None:
+            beside = await read_beside(log, trace, lambda topic, read: None)
+    return trace, beside, decode

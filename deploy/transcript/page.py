@@ -6,16 +6,23 @@ Segment 0: 63 tokens, 6 of them sampled by version 4
   turn 0, version 4, mean log-probability −0.31
     search ada capital <end>
     · tool search(query='ada capital') → ok in 0.002 s: c12
+    · sub-agent helper started, trajectory t-2
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from statistics import fmean
+from typing import Any
 
 from headrace.deploy.transcript.decoding import Decode, decoded, texts_of
 from headrace.deploy.transcript.messages import message_text
 from headrace.deploy.transcript.pieces import Piece, Stretch, by_logprob, by_version, events_of, logprobs_of, pieces_of
+from headrace.deploy.transcript.refolded import Note, NoteKind
+from headrace.schemas.events import ModelCalled
 from headrace.schemas.records.trajectory import Segment, Trajectory, Turn
 from headrace.trainer.provenance.versions import spans
 
@@ -27,6 +34,8 @@ class Colouring(StrEnum):
     """The policy version that sampled it."""
     LOGPROB = "logprob"
     """Its log-probability under the policy that sampled it, in four bands."""
+    ADVANTAGE = "advantage"
+    """The trajectory's advantage, which is the same for all its tokens."""
     NONE = "none"
     """Nothing: sampled text has one colour."""
 
@@ -55,32 +64,106 @@ class Fragment:
 Line = list[Fragment]
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of each text is printed; what is left out is said. ``None``: all of it."""
+
+    context_characters: int | None
+    """Most characters of a stretch of context, which is shortened in the middle."""
+    note_characters: int | None
+    """Most characters of anything beside the tokens: a tool call with its result, a summary, a message."""
+    sampled_tokens: int | None = None
+    """Most tokens of a stretch of sampled text: its first ones."""
+    lines: int | None = None
+    """Most lines."""
+    remedy: str = ""
+    """What prints the rest of a shortened text, as a clause of a sentence."""
+
+
+WHOLE = Limits(None, None)
+SHORT = Limits(600, 4_000, remedy="; --full prints them")
+BRIEF = Limits(200, 300, sampled_tokens=300, lines=40)
+"""For lists of many trajectories: at most 40 lines each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How text is made of tokens."""
+
+    decode: Decode | None
+    colouring: Colouring
+    limits: Limits
+    advantage: float | None = None
+
+
 def transcript(
-    trajectory: Trajectory, decode: Decode | None, colouring: Colouring, context_characters: int | None
+    trajectory: Trajectory,
+    decode: Decode | None,
+    colouring: Colouring,
+    limits: Limits = SHORT,
+    notes: Sequence[Note] = (),
+    advantage: float | None = None,
 ) -> list[Line]:
-    """Returns the page. Without ``decode`` tokens are printed as ids; contexts longer than ``context_characters`` are
-    shortened in the middle, unless it is ``None``. A trajectory without tokens is printed as its messages.
+    """Returns the page, within ``limits``. Without ``decode`` tokens are printed as ids; a trajectory without tokens is
+    printed as its messages. ``notes`` say what the record does not: sub-agents, the texts of summaries. ``advantage``:
+    of the trajectory, if it is known.
     """
-    if not trajectory.segments:
-        return _messages(trajectory)
-    lines: list[Line] = []
+    lines = _page(trajectory, _Style(decode, colouring, limits, advantage), notes)
+    if limits.lines is None:
+        return list(lines)
+    shown = list(islice(lines, limits.lines))
+    if next(lines, None) is not None:
+        rest = f"  … `headrace show {trajectory.trajectory_id}` prints the rest"
+        shown[-1:] = [[Fragment(rest, Kind.HEADING)]]
+    return shown
+
+
+def call_text(call: ModelCalled, decode: Decode | None, colouring: Colouring, limits: Limits) -> list[Line]:
+    """Returns a model call's new context and its answer, within ``limits``; its messages if it has no tokens."""
+    if call.sampled_ids is None:
+        return [line for message in call.messages or () for line in _message(message, limits)]
+    context, sampled = call.context_ids or array("i"), call.sampled_ids
+    segment = Segment(
+        token_ids=array("i", [*context, *sampled]),
+        loss_mask=[*[0] * len(context), *[1] * len(sampled)],
+        logprobs=call.logprobs,
+        version_spans=call.version_spans,
+    )
+    style, lines = _Style(decode, colouring, limits), list[Line]()
+    if context:
+        lines += _text(segment, Piece(0, None, 0, len(context)), style)
+    if sampled:
+        lines += _text(segment, Piece(0, None, len(context), len(segment.token_ids), 0), style)
+    return lines
+
+
+def note_lines(note: Note, limits: Limits) -> list[Line]:
+    """Returns what happened in a turn, a line for each line of its text."""
+    named = note.kind.value if note.kind is not NoteKind.SUBAGENT else "sub-agent"
+    own = f", trajectory {note.trajectory_id}" if note.trajectory_id else ""
+    return _event(f"{named} {note.text}{own}", limits)
+
+
+def _page(trajectory: Trajectory, style: _Style, notes: Sequence[Note]) -> Iterator[Line]:
+    noted: defaultdict[int, list[Note]] = defaultdict(list)
+    for note in notes:
+        noted[note.turn].append(note)
     shown: set[int] = set()
     current = -1
     for piece in pieces_of(trajectory):
         segment = trajectory.segments[piece.segment]
         if piece.segment != current:
             current = piece.segment
-            lines.append([Fragment(_segment_title(current, segment), Kind.HEADING)])
-        lines.append([Fragment(f"  {_piece_title(segment, piece)}", Kind.HEADING)])
-        lines += _text(segment, piece, decode, colouring, context_characters)
+            yield [Fragment(_segment_title(current, segment), Kind.HEADING)]
+        yield [Fragment(f"  {_piece_title(segment, piece)}", Kind.HEADING)]
+        yield from _text(segment, piece, style)
         if piece.turn is not None and piece.turn not in shown:
             shown.add(piece.turn)
-            lines += _events(trajectory.turns[piece.turn])
+            yield from _events(trajectory.turns[piece.turn], noted[piece.turn], style.limits)
     # Turns without tokens: calls of a closed model beside those of the policy, turns that only called a tool.
     for index, turn in enumerate(trajectory.turns):
         if index not in shown:
-            lines += _told(index, turn)
-    return lines
+            yield from _told(index, turn, noted[index], style.limits)
 
 
 def _segment_title(number: int, segment: Segment) -> str:
@@ -103,21 +186,26 @@ def _piece_title(segment: Segment, piece: Piece) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _text(
-    segment: Segment, piece: Piece, decode: Decode | None, colouring: Colouring, context_characters: int | None
-) -> list[Line]:
+def _text(segment: Segment, piece: Piece, style: _Style) -> list[Line]:
     """Returns the piece's text, indented, with its line ends as lines."""
     if not piece.is_sampled:
-        text = decoded(segment, piece.start, piece.end, decode)
-        return _lines([Fragment(_shortened(text, context_characters), Kind.CONTEXT)])
-    match colouring:
+        text = decoded(segment, piece.start, piece.end, style.decode)
+        return _lines([Fragment(_shortened(text, style.limits.context_characters, style.limits), Kind.CONTEXT)])
+    most = style.limits.sampled_tokens
+    left_out = 0 if most is None else max(piece.end - piece.start - most, 0)
+    piece = replace(piece, end=piece.end - left_out)
+    match style.colouring:
         case Colouring.VERSION:
             stretches = by_version(segment, piece)
         case Colouring.LOGPROB:
             stretches = by_logprob(segment, piece)
+        case Colouring.ADVANTAGE:
+            stretches = [Stretch(piece.start, piece.end, style.advantage)]
         case Colouring.NONE:
             stretches = [Stretch(piece.start, piece.end, None)]
-    return _lines(_fragments(segment, piece, stretches, decode))
+    fragments = _fragments(segment, piece, stretches, style.decode)
+    rest = [Fragment(f" … [{left_out:,} more tokens]", Kind.CONTEXT)] if left_out else []
+    return _lines([*fragments, *rest])
 
 
 def _fragments(segment: Segment, piece: Piece, stretches: Sequence[Stretch], decode: Decode | None) -> list[Fragment]:
@@ -129,11 +217,11 @@ def _fragments(segment: Segment, piece: Piece, stretches: Sequence[Stretch], dec
     return [Fragment(text, Kind.SAMPLED, each.value) for text, each in zip(texts, stretches, strict=True)]
 
 
-def _shortened(text: str, most: int | None) -> str:
+def _shortened(text: str, most: int | None, limits: Limits) -> str:
     if most is None or len(text) <= most:
         return text
     half = most // 2
-    return f"{text[:half]} … [{len(text) - 2 * half:,} characters; --full prints them] … {text[-half:]}"
+    return f"{text[:half]} … [{len(text) - 2 * half:,} characters{limits.remedy}] … {text[-half:]}"
 
 
 def _lines(fragments: Sequence[Fragment]) -> list[Line]:
@@ -151,20 +239,30 @@ def _lines(fragments: Sequence[Fragment]) -> list[Line]:
     return [[Fragment("    ", Kind.CONTEXT), *line] for line in lines]
 
 
-def _events(turn: Turn) -> list[Line]:
-    return [[Fragment(f"    · {line}", Kind.EVENT)] for text in events_of(turn) for line in text.split("\n")]
-
-
-def _messages(trajectory: Trajectory) -> list[Line]:
-    """Returns a trajectory without tokens."""
-    return [line for index, turn in enumerate(trajectory.turns) for line in _told(index, turn)]
-
-
-def _told(index: int, turn: Turn) -> list[Line]:
-    """Returns a turn by its messages; nothing if it has neither messages nor events."""
+def _events(turn: Turn, notes: Sequence[Note], limits: Limits) -> list[Line]:
+    """Returns what happened in ``turn`` besides its tokens. Its ``notes`` say more of prunes and summaries than it."""
+    noted = {note.kind for note in notes}
     lines: list[Line] = []
-    for message in turn.messages or ():
-        kind = Kind.SAMPLED if message.get("role") == "assistant" else Kind.CONTEXT
-        lines += _lines([Fragment(f"{message.get('role', '?')}: {message_text(message)}", kind)])
-    lines += _events(turn)
+    for text in events_of(turn, has_prunes=NoteKind.PRUNE in noted, has_summary=NoteKind.SUMMARY in noted):
+        lines += _event(text, limits)
+    for note in notes:
+        lines += note_lines(note, limits)
+    return lines
+
+
+def _event(text: str, limits: Limits) -> list[Line]:
+    parts = _shortened(text, limits.note_characters, limits).split("\n")
+    return [[Fragment(f"    {'  ' if number else '· '}{part}", Kind.EVENT)] for number, part in enumerate(parts)]
+
+
+def _message(message: Mapping[str, Any], limits: Limits) -> list[Line]:
+    kind = Kind.SAMPLED if message.get("role") == "assistant" else Kind.CONTEXT
+    text = f"{message.get('role', '?')}: {message_text(message)}"
+    return _lines([Fragment(_shortened(text, limits.note_characters, limits), kind)])
+
+
+def _told(index: int, turn: Turn, notes: Sequence[Note], limits: Limits) -> list[Line]:
+    """Returns a turn by its messages; nothing if it has neither messages nor events."""
+    lines = [line for message in turn.messages or () for line in _message(message, limits)]
+    lines += _events(turn, notes, limits)
     return [[Fragment(f"  turn {index}", Kind.HEADING)], *lines] if lines else []

@@ -130,8 +130,11 @@ def _band(logprob: float) -> float:
     return next((floor for floor in LOGPROB_FLOORS if logprob >= floor), -math.inf)
 
 
-def events_of(turn: Turn) -> list[str]:
-    """Returns what happened in ``turn`` besides its tokens, a line each: tools, prunes, a summary, a snapshot."""
+def events_of(turn: Turn, *, has_prunes: bool = False, has_summary: bool = False) -> list[str]:
+    """Returns what happened in ``turn`` besides its tokens, a text each: tools, prunes, a summary, a snapshot.
+
+    ``has_prunes``, ``has_summary``: these are said elsewhere, and left out.
+    """
     lines = []
     for use in turn.tools:
         arguments = ", ".join(f"{name}={value!r}" for name, value in use.arguments.items())
@@ -140,9 +143,9 @@ def events_of(turn: Turn) -> list[str]:
         took = "" if use.latency_s is None else f" in {use.latency_s:.3g} s"
         result = "" if use.result is None else f": {use.result}"
         lines.append(f"tool {use.tool}({arguments}) → {status}{cause}{took}{result}")
-    if turn.pruned_ids:
+    if turn.pruned_ids and not has_prunes:
         lines.append(f"pruned {', '.join(turn.pruned_ids)}")
-    if turn.summarized:
+    if turn.summarized and not has_summary:
         lines.append("summarised its context")
     if turn.snapshot_id is not None:
         lines.append(f"snapshot {turn.snapshot_id}")

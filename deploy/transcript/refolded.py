@@ -100,7 +100,7 @@ def refolded(trajectory_id: str, events: Sequence[StoredEvent]) -> Refolded | No
         turns += isinstance(fact, ModelCalled)
         if isinstance(fact, ToolCalled | ContextPruned | ContextSummarized):
             turns = max(turns, 1)  # what comes before the first call is a turn of its own
-        if (note := _note(fact, max(turns - 1, 0))) is not None:
+        if (note := note_of(fact, max(turns - 1, 0))) is not None:
             notes.append(note)
         if isinstance(fact, TrajectoryEnded):
             ended = True
@@ -125,7 +125,8 @@ def refolded(trajectory_id: str, events: Sequence[StoredEvent]) -> Refolded | No
     return Refolded(assemble(found, history), not ended, notes)
 
 
-def _note(fact: Record, turn: int) -> Note | None:
+def note_of(fact: Record, turn: int) -> Note | None:
+    """Returns what the event ``fact`` says beside turn ``turn``; ``None`` if the turn says it all."""
     match fact:
         case ContextSummarized():
             text = fact.summary or "The text of the summary was not recorded."

@@ -21,6 +21,7 @@ from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
 from headrace.schemas.topics import (
     DEAD_LETTERS,
     EVENTS,
+    FEEDBACK,
     REJECTED,
     REWARDS,
     STEPS,
@@ -36,7 +37,7 @@ LoggedRecord: TypeAlias = "KafkaRecord | ArchivedRecord"
 
 _PARTITIONER = DefaultPartitioner()
 
-_TOPICS = (EVENTS, TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, DEAD_LETTERS)
+_TOPICS = (EVENTS, FEEDBACK, TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, DEAD_LETTERS)
 """Topics that provenance reads."""
 
 
