@@ -1,5 +1,6 @@
 """``headrace tail``: print the records of a topic as readable lines."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -8,6 +9,9 @@ from headrace.deploy.terminal import print_json
 
 if TYPE_CHECKING:
     from headrace.deploy.tail.line import Line
+    from headrace.deploy.tail.record import DecodedRecord
+    from headrace.deploy.transcript.page import Line as TextLine
+    from headrace.deploy.transcript.record_text import RecordText
 
 _COLOURS = {"time": "bright_black", "position": "bright_black", "type": "cyan", "subject": "blue"}
 
@@ -30,6 +34,13 @@ _COLOURS = {"time": "bright_black", "position": "bright_black", "type": "cyan", 
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--full", is_flag=True, help="Do not shorten ids.")
+@click.option("--text", is_flag=True, help="Print the text of tokens below each line, at most 40 lines of each record.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="For --text: folder of the model, or its tokenizer.json; default: what each run's trainer published.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line: position, envelope, payload as data.")
 @click.option("--arrays", is_flag=True, help="With --json: decode token arrays to numbers.")
 @click.option("--raw", is_flag=True, help="The unchanged bytes of the values, one value per line.")
@@ -46,6 +57,8 @@ def command(
     where: tuple[str, ...],
     limit: int | None,
     full: bool,
+    text: bool,
+    tokenizer: Path | None,
     as_json: bool,
     arrays: bool,
     raw: bool,
@@ -63,11 +76,16 @@ def command(
       headrace tail events -f --from now --agent search      new events as they arrive
       headrace tail rejected --where reason=stale --from 2h
       headrace tail trajectories --trajectory 01a1fdd9…111111 --json --arrays | jq .data.segments
+      headrace tail trajectories --text -f                   what the model reads and says
+      headrace tail training --text --from -1                the newest group's attempts beside one another
+
+    --text is for events, trajectories, rewards, training and rejected; `headrace show ID` prints a trajectory whole.
     """
     import contextlib
     import time
     from contextlib import aclosing
 
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
     from headrace.deploy.tail.fields import check_filters, models_of
@@ -77,9 +95,18 @@ def command(
     from headrace.deploy.tail.reading import read
     from headrace.deploy.tail.record import decode_record
     from headrace.deploy.tail.start import parse_start
+    from headrace.deploy.transcript.log_decoders import LogDecoders
+    from headrace.deploy.transcript.page import Colouring
+    from headrace.deploy.transcript.record_text import RecordText, plain_texts
+    from headrace.deploy.transcript.styled import styled
+    from headrace.trainer.provenance.log_reader import open_log
 
     if sum((as_json, raw)) > 1 or (arrays and not as_json):
         raise click.UsageError("Use either --json or --raw; --arrays needs --json.")
+    if (text and raw) or (tokenizer is not None and not text):
+        raise click.UsageError("Use either --text or --raw; --tokenizer needs --text.")
+    if text:
+        _check_text(topic)
     try:
         conditions = tuple(Condition.parse(each) for each in where)
         filters = Filters(types, trajectory, run, agent, conditions)
@@ -89,7 +116,7 @@ def command(
         raise click.UsageError(str(error)) from error
     bootstrap = address_of("kafka", kafka, data)
 
-    async def show() -> None:
+    async def show(texts: "RecordText | None") -> None:
         shown = 0
         async with aclosing(read(bootstrap, topic, position, follow=follow)) as batches:
             async for batch in batches:
@@ -97,18 +124,45 @@ def command(
                     record = decode_record(kafka_record)
                     if not filters.keep(record):
                         continue
+                    said = await _said(texts, record)
                     if raw:
                         click.echo(kafka_record.value or b"")
                     elif as_json:
-                        print_json(as_object(record, arrays=arrays))
+                        print_json(as_object(record, arrays=arrays) | ({"text": plain_texts(said)} if text else {}))
                     else:
                         click.echo(coloured(line(record, full=full)))
+                        for each in said:
+                            click.echo(styled(each, Colouring.VERSION))
                     shown += 1
                     if shown == limit:
                         return
 
+    async def show_with_texts() -> None:
+        objects = load_settings(data=data).objects
+        async with open_log(bootstrap) as log:
+            await show(RecordText(log, LogDecoders(log, objects, tokenizer), run))
+
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends --follow.
-        run_with_kafka(bootstrap, show)
+        run_with_kafka(bootstrap, show_with_texts if text else lambda: show(None))
+
+
+def _check_text(topic: str) -> None:
+    """Raise ``UsageError`` for a topic of which no record has a text; a topic of another system is not checked."""
+    from headrace.deploy.tail.fields import models_of
+    from headrace.deploy.transcript.record_text import WITH_TEXT
+    from headrace.schemas.topics import TOPICS
+
+    models = models_of(topic)
+    if models and not {*models} & {*WITH_TEXT}:
+        names = ", ".join(each.name for each in TOPICS if {*each.models} & {*WITH_TEXT})
+        raise click.UsageError(f"Records of {topic} have no tokens and name no trajectory: --text is for {names}.")
+
+
+async def _said(texts: "RecordText | None", record: "DecodedRecord") -> "list[TextLine]":
+    """Returns the lines of text of a record; none without ``texts``, or for a record that cannot be read."""
+    if texts is None or record.payload is None:
+        return []
+    return await texts.of(record.payload)
 
 
 def coloured(line: "Line") -> str:

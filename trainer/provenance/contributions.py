@@ -64,6 +64,8 @@ class Contribution:
     """Its reward; ``None`` if its group's record is missing."""
     labels: Mapping[Dimension, str]
     """Its value in each dimension, or :data:`GONE` or :data:`NOT_SET`."""
+    place: Place
+    """Partition and offset of its record in ``trajectories``, which may have expired."""
 
 
 def labels_of(record: KafkaRecord, trajectory_id: str) -> TrajectoryLabels | MissingRecord:
@@ -100,6 +102,7 @@ def contributions(
                 tokens,
                 None if member is None else member.reward,
                 _labels(group, found, age),
+                place_of(reference),
             )
 
 

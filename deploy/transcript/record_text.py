@@ -1,0 +1,82 @@
+"""The text of any record that has tokens, or that names a trajectory: for lists of records.
+
+The I/O layer: it reads the trajectories that records name.
+"""
+
+from collections.abc import Collection
+
+from headrace.deploy.transcript.log_decoders import LogDecoders
+from headrace.deploy.transcript.page import BRIEF, Colouring, Fragment, Kind, Line, call_text, note_lines, transcript
+from headrace.deploy.transcript.reading import read_members, read_trajectories
+from headrace.deploy.transcript.refolded import note_of
+from headrace.deploy.transcript.siblings import siblings
+from headrace.schemas.events import ContextSummarized, ModelCalled
+from headrace.schemas.kafka.read_back import Place
+from headrace.schemas.model import Record
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.trainer.admission.admission import place_of
+from headrace.trainer.provenance.log_reader import LogReader
+
+WITH_TEXT: Collection[type[Record]] = (ModelCalled, ContextSummarized, Trajectory, Reward, TrainingGroup, Rejection)
+"""Types of records that have a text here."""
+
+
+_INDENT = Fragment("  ", Kind.CONTEXT)
+
+
+class RecordText:
+    """Makes texts of records, at most :data:`page.BRIEF` of each trajectory."""
+
+    def __init__(self, log: LogReader, decoders: LogDecoders, run: str | None = None) -> None:
+        """Reads trajectories from ``log``. ``run``: of events, which do not all name theirs."""
+        self._log = log
+        self._decoders = decoders
+        self._run = run
+
+    async def of(self, record: Record) -> list[Line]:
+        """Returns the text of ``record``; no line if it has none.
+
+        Raises ``StackError`` if it has tokens and there is no tokenizer.
+        """
+        match record:
+            case ModelCalled():
+                named = next((span.run for span in record.version_spans if span.run), self._run)
+                decode = None if record.sampled_ids is None else await self._decoders.of(named)
+                return call_text(record, decode, Colouring.VERSION, BRIEF)
+            case ContextSummarized():
+                note = note_of(record, 0)
+                return [] if note is None else note_lines(note, BRIEF)
+            case Trajectory():
+                return await self._trajectory(record)
+            case TrainingGroup():
+                group = await read_members(self._log, record)
+                has_tokens = any(each.record is not None and each.record.segments for each in group.attempts)
+                decode = await self._decoders.of(record.run or self._run) if has_tokens else None
+                return [_line(each) for each in siblings(group, None, decode)]
+            case Reward() | Rejection():
+                return await self.at(place_of(record.trajectory), record.trajectory_id)
+            case _:
+                return []
+
+    async def at(self, place: Place, trajectory_id: str) -> list[Line]:
+        """Returns the text of the trajectory whose record is at ``place``, or that the record is gone."""
+        found = await read_trajectories(self._log, {place: trajectory_id})
+        if trajectory_id not in found:
+            return [_line(f"Its record, trajectories {place[0]}:{place[1]}, has expired or cannot be read.")]
+        return await self._trajectory(found[trajectory_id])
+
+    async def _trajectory(self, record: Trajectory) -> list[Line]:
+        run = record.started.run if record.started else self._run
+        decode = await self._decoders.of(run) if record.segments else None
+        return [[_INDENT, *line] for line in transcript(record, decode, Colouring.VERSION, BRIEF)]
+
+
+def plain_texts(lines: list[Line]) -> list[str]:
+    """Returns ``lines`` without what their colours stand for."""
+    return ["".join(fragment.text for fragment in line) for line in lines]
+
+
+def _line(text: str) -> Line:
+    return [_INDENT, Fragment(text, Kind.CONTEXT)]
