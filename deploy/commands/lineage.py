@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from headrace.trainer.provenance.version_lineage import VersionLineage
 
 
+_PORTION = 16
+"""Trajectories that are read together for their texts."""
+
+
 @click.command("lineage")
 @click.option("--version", type=click.IntRange(min=0), metavar="V", help="Back: what this version was trained on.")
 @click.option("--trajectory", metavar="ID", help="Forward: what became of this trajectory.")
@@ -147,13 +151,16 @@ async def _version(
         lineage = await read_lineage(steps, records, run, version, on_contribution=report, progress=_progress_of_steps)
         if texts is not None:
             of = texts.of(records, run)
-            for given in given_all:
-                lines = await of.at(given.place, given.trajectory_id)
-                if as_json:
-                    print_json(member_json(given) | {"text": plain_texts(lines)})
-                else:
-                    print_line(member_line(given))
-                    _print_text(lines)
+            for at in range(0, len(given_all), _PORTION):
+                portion = given_all[at : at + _PORTION]
+                found = await of.at({given.place: given.trajectory_id for given in portion})
+                for given in portion:
+                    lines = found[given.trajectory_id]
+                    if as_json:
+                        print_json(member_json(given) | {"text": plain_texts(lines)})
+                    else:
+                        print_line(member_line(given))
+                        _print_text(lines)
         return lineage
 
 

@@ -3,7 +3,7 @@
 The I/O layer: it reads the trajectories that records name.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from headrace.deploy.transcript.log_decoders import LogDecoders
 from headrace.deploy.transcript.page import BRIEF, Colouring, Fragment, Kind, Line, call_text, note_lines, transcript
@@ -56,16 +56,21 @@ class RecordText:
                 decode = await self._decoders.of(record.run or self._run) if has_tokens else None
                 return [_line(each) for each in siblings(group, None, decode)]
             case Reward() | Rejection():
-                return await self.at(place_of(record.trajectory), record.trajectory_id)
+                texts = await self.at({place_of(record.trajectory): record.trajectory_id})
+                return texts[record.trajectory_id]
             case _:
                 return []
 
-    async def at(self, place: Place, trajectory_id: str) -> list[Line]:
-        """Returns the text of the trajectory whose record is at ``place``, or that the record is gone."""
-        found = await read_trajectories(self._log, {place: trajectory_id})
-        if trajectory_id not in found:
-            return [_line(f"Its record, trajectories {place[0]}:{place[1]}, has expired or cannot be read.")]
-        return await self._trajectory(found[trajectory_id])
+    async def at(self, places: Mapping[Place, str]) -> dict[str, list[Line]]:
+        """Returns the texts of the trajectories whose records are at ``places`` (place → id), by id, or that a record
+        is gone. All are in memory together.
+        """
+        found = await read_trajectories(self._log, places)
+        texts = {}
+        for place, id in places.items():
+            gone = f"Its record, trajectories {place[0]}:{place[1]}, has expired or cannot be read."
+            texts[id] = await self._trajectory(found[id]) if id in found else [_line(gone)]
+        return texts
 
     async def _trajectory(self, record: Trajectory) -> list[Line]:
         run = record.started.run if record.started else self._run

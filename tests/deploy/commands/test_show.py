@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_a_trajectory_is_shown_as_text_by_the_published_tokenizer(kafka, data, t
     done = show(kafka, trained, data=data)
     assert done.exit_code == 0, done.output
     words = json.loads(TOKENIZER.read_text())["model"]["vocab"]
-    said = [line.split() for line in done.stdout.splitlines() if line.startswith("    ")]
+    said = [line.split() for line in done.stdout.splitlines() if re.match(r" {4}\S", line)]
     assert said
     assert {word for line in said for word in line} <= words.keys() | {"·"}
     assert f"Trajectory {trained}: trained in run shown" in done.stdout
@@ -64,7 +65,7 @@ def test_a_given_tokenizer_is_used_instead_and_ids_can_be_printed(kafka, data, t
     given = show(kafka, trained, "--json", "--tokenizer", str(tmp_path), data=tmp_path / "elsewhere")
     assert json.loads(given.stdout) == json.loads(text.stdout)
     ids = show(kafka, trained, "--ids", data=data)
-    assert [line for line in ids.stdout.splitlines() if line.startswith("    ") and line.split()[0].isdecimal()]
+    assert [line for line in ids.stdout.splitlines() if re.match(r" {4}\d", line)]
 
 
 def test_what_is_missing_is_named(kafka, data, story, trained, tmp_path):
