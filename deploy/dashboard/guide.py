@@ -1,6 +1,7 @@
 """The guide of the first run: three ways to send something, as commands with this stack's addresses.
 
-A page shows it while there is no data. ``tests/deploy/dashboard/test_guide.py`` runs the commands.
+A page shows it while there is no data. ``tests/deploy/dashboard/test_guide.py`` runs the commands, the
+gateway's against a server that only answers as it does.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,12 @@
 """The guide of the first run: its commands do what they say."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,44 @@ async def test_the_sdk_and_the_import_send_what_they_say(kafka: str, tmp_path: P
     assert sorted(await outcomes(kafka), key=float) == [0.0, 0.0, 1.0, 1.0]  # type: ignore[arg-type]
     facts = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, EVENTS)]
     assert len([fact for fact in facts if isinstance(fact, ModelCalled)]) == 4
+
+
+def test_the_gateway_s_command_asks_for_the_model_and_sends_it_a_message(tmp_path: Path) -> None:
+    asked: list[tuple[str, object]] = []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Host"]))
+            self.answer({"object": "list", "data": [{"id": "small"}]})
+
+        def do_POST(self) -> None:
+            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.answer({"choices": [{"message": {"role": "assistant", "content": "We have boots."}}]})
+
+        def answer(self, body: object) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"127.0.0.1:{server.server_port}"
+        done = run(command("gateway", gateway=f"http://{address}"), tmp_path)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.returncode == 0, done.stderr
+    assert "We have boots." in done.stdout
+    said = [{"role": "user", "content": "Do you have boots?"}]
+    assert asked == [
+        ("/v1/models", address),
+        ("/v1/chat/completions", {"model": "small", "max_tokens": 32, "messages": said}),
+    ]
 
 
 def test_a_password_is_not_shown() -> None:
