@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -9,10 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.deploy.cli import cli
-from tests.deploy.dashboard.hacked_run import CALM, GUILTY, HONEST, RUN
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.clickhouse.schema import ensure_tables
+from tests.deploy.dashboard.hacked_run import CALM, GUILTY, HONEST, RUN, log_of_run
 from tests.deploy.transcript.planted_log import HACK, HONEST_ONE, publish_planted
 
 pytestmark = pytest.mark.kafka
+
+QUESTIONS = Path(__file__).parents[3] / "deploy" / "clickhouse" / "QUESTIONS.md"
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +141,31 @@ def test_lineage_prints_text(run):
     texts = {each["trajectory_id"]: each["text"] for each in map(json.loads, done.stdout.splitlines())}
     assert len(texts) == 40
     assert f"      {GUILTY} <end>" in texts[HACK]
+
+
+@pytest.mark.clickhouse
+def test_the_attempts_with_the_largest_advantage_are_printed_as_the_page_of_questions_says(
+    kafka, objects, clickhouse, tmp_path
+):
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    log_of_run().write(client, "first")
+    client.close()
+    (command,) = re.findall(r"^    (headrace query .* headrace show)$", QUESTIONS.read_text(), re.MULTILINE)
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HEADRACE_CLICKHOUSE": clickhouse,
+        "HEADRACE_DATA": str(tmp_path),
+        "HEADRACE_KAFKA": kafka,
+        "HEADRACE_STORE_URL": objects,
+    }
+    text = command.replace("'r1'", f"'{RUN}'")
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    titles = [line for line in done.stdout.splitlines() if line.startswith("Trajectory ")]
+    assert [title.split()[1].rstrip(":") for title in titles] == [HACK, "v1-tickets-1-4"]
+    assert done.stdout.count(f"    {GUILTY} <end>\n") == 2
 
 
 def test_without_a_tokenizer_the_error_says_what_to_do(run, tmp_path):
