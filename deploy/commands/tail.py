@@ -34,7 +34,11 @@ _COLOURS = {"time": "bright_black", "position": "bright_black", "type": "cyan", 
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--full", is_flag=True, help="Do not shorten ids.")
-@click.option("--text", is_flag=True, help="Print the text of tokens below each line, at most 40 lines of each record.")
+@click.option(
+    "--text",
+    is_flag=True,
+    help="Print the text of tokens below each line, at most 40 lines of each call or trajectory.",
+)
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),

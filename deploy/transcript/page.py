@@ -11,7 +11,7 @@ Segment 0: 63 tokens, 6 of them sampled by version 4
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -109,19 +109,24 @@ def transcript(
     of the trajectory, if it is known.
     """
     lines = _page(trajectory, _Style(decode, colouring, limits, advantage), notes)
+    return _bounded(lines, limits, f"`headrace show {trajectory.trajectory_id}` prints the rest")
+
+
+def _bounded(lines: Iterable[Line], limits: Limits, rest: str) -> list[Line]:
+    """Returns at most ``limits.lines`` of ``lines``; the last one says ``rest`` if there are more."""
     if limits.lines is None:
         return list(lines)
-    shown = list(islice(lines, limits.lines))
-    if next(lines, None) is not None:
-        rest = f"  … `headrace show {trajectory.trajectory_id}` prints the rest"
-        shown[-1:] = [[Fragment(rest, Kind.HEADING)]]
+    shown = list(islice(lines, limits.lines + 1))
+    if len(shown) > limits.lines:
+        shown[limits.lines - 1 :] = [[Fragment(f"  … {rest}", Kind.HEADING)]]
     return shown
 
 
 def call_text(call: ModelCalled, decode: Decode | None, colouring: Colouring, limits: Limits) -> list[Line]:
     """Returns a model call's new context and its answer, within ``limits``; its messages if it has no tokens."""
+    rest = "`headrace show` with the trajectory's id prints the rest"
     if call.sampled_ids is None:
-        return [line for message in call.messages or () for line in _message(message, limits)]
+        return _bounded((line for each in call.messages or () for line in _message(each, limits)), limits, rest)
     context, sampled = call.context_ids or array("i"), call.sampled_ids
     segment = Segment(
         token_ids=array("i", [*context, *sampled]),
@@ -134,14 +139,15 @@ def call_text(call: ModelCalled, decode: Decode | None, colouring: Colouring, li
         lines += _text(segment, Piece(0, None, 0, len(context)), style)
     if sampled:
         lines += _text(segment, Piece(0, None, len(context), len(segment.token_ids), 0), style)
-    return lines
+    return _bounded(lines, limits, rest)
 
 
 def note_lines(note: Note, limits: Limits) -> list[Line]:
     """Returns what happened in a turn, a line for each line of its text."""
     named = note.kind.value if note.kind is not NoteKind.SUBAGENT else "sub-agent"
     own = f", trajectory {note.trajectory_id}" if note.trajectory_id else ""
-    return _event(f"{named} {note.text}{own}", limits)
+    rest = "`headrace show` with the trajectory's id prints the rest"
+    return _bounded(_event(f"{named} {note.text}{own}", limits), limits, rest)
 
 
 def _page(trajectory: Trajectory, style: _Style, notes: Sequence[Note]) -> Iterator[Line]:

@@ -110,6 +110,10 @@ def test_a_call_is_its_context_and_its_answer():
     lines = call_text(call, words, Colouring.VERSION, BRIEF)
     assert text_of(lines) == ["    w1 w2", "    w3 w4"]
     assert [each.value for each in lines[1] if each.kind is Kind.SAMPLED] == [4, 5]
+    long = call_text(call, lambda ids: "\n" * 500, Colouring.VERSION, BRIEF)
+    assert len(long) <= 40
+    lines = call_text(call, lambda ids: "a\n" * 90, Colouring.NONE, BRIEF)
+    assert (len(lines), text_of(lines)[-1][:20]) == (40, "  … `headrace show` ")
     told = ModelCalled(model="m", messages=[{"role": "assistant", "content": "Yes."}])
     assert text_of(call_text(told, None, Colouring.VERSION, BRIEF)) == ["    assistant: Yes."]
 
