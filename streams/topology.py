@@ -94,7 +94,7 @@ TOPOLOGY: Topology = (
         writes=(MONITORS, ALERTS),
         about="Monitors compare windows of trajectories with those before, and raise alerts about drift and hacks.",
         restore=restore_watch,
-        state="Baselines and charts by run, agent, task source and reward spec, and the open windows.",
+        state="Baselines and charts by run, agent, task source and reward spec, open windows, trajectories' places.",
         optional=(STEPS,),
     ),
 )

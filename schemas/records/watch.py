@@ -98,7 +98,7 @@ class Readings(Record):
     agent: Name
     """Agent; empty if unknown."""
     task_source: Name
-    """Task source; empty if the tasks name none, and for lanes that do not distinguish it."""
+    """Task source; empty if the tasks name none, for inputs, and if the trajectory of a fate or feedback is unknown."""
     spec: Name
     """Reward spec with its version, or signal of the feedback; empty for other lanes."""
     window: Total

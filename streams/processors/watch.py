@@ -16,7 +16,8 @@ from headrace.streams.runtime.processor import Effects, Operator, Start
 from headrace.streams.runtime.state import SetAside, read_state
 from headrace.streams.typed_reader import TypedReader
 from headrace.streams.watch.judgement import WatchRules
-from headrace.streams.watch.key_state import KeyState, StoredRow, decoded, digest
+from headrace.streams.watch.key_state import KeyState, StoredRow, digest
+from headrace.streams.watch.places import decoded
 from headrace.streams.watch.settings import anneals_of
 from headrace.streams.watch.watch import Watch, WatchChanges
 

@@ -206,7 +206,7 @@ class _Turn:
         return [monitor for component in kept for monitor in component_monitors(component)]
 
     def _tripwires(self) -> _Verdict | None:
-        if self.state.key.lane not in (Lane.ATTEMPT, Lane.REWARD):  # others know no task source that could be paused
+        if self.state.key.lane not in (Lane.ATTEMPT, Lane.REWARD):  # others may not know the task source to pause
             return None
         tripped = [row.values["tripped"] for row in self._rows if "tripped" in row.values]
         if not tripped:

@@ -22,8 +22,8 @@ class WatchSettings:
         unknown = [name for name in self.pauses if not may_pause(name)]
         if unknown:
             raise ValueError(
-                f"watch_pauses names {', '.join(unknown)}: only monitors of attempts and rewards know a task "
-                "source whose admission can be paused; `headrace watch monitors` lists them"
+                f"watch_pauses names {', '.join(unknown)}: only monitors of attempts and rewards always "
+                "know the task source whose admission they would pause; `headrace watch monitors` lists them"
             )
         if any(until < 1 for components in self.anneals.values() for until in components.values()):
             raise ValueError(f"watch_anneals is {self.anneals!r}: a weight must be 0 from version 1 on, or later")

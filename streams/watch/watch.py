@@ -3,7 +3,9 @@
     observation ──▶ its keys ──▶ the open window of each ──complete──▶ conclude ──▶ Readings, Alerts
 
 The state follows from the order of the observations of each key, however they are divided into batches; those of other
-keys do not matter. An observation that comes twice counts once. Every size is bounded: keys, rows, charts, episodes.
+keys do not matter. Rejections, steps and feedback name only their trajectory: they count at its agent and task source,
+and wait until it is observed (``places.py``). An observation that comes twice counts once. Every size is bounded: keys,
+rows, charts, episodes, places.
 """
 
 from collections import Counter
@@ -25,6 +27,7 @@ from headrace.streams.watch.key_state import (
     row_name,
     state_name,
 )
+from headrace.streams.watch.places import About, Place, PlaceEntry, Places, StoredPlace, StoredWaiting
 from headrace.streams.watch.window import Key, Row, ends_before, keys_of, row_of
 
 MAX_KEYS = 256
@@ -66,7 +69,7 @@ def watch(known: Iterable[Observation | Step], rules: WatchRules) -> tuple[list[
 class Watch:
     """The state of all keys."""
 
-    def __init__(self, rules: WatchRules, entries: Iterable[KeyState | StoredRow] = ()) -> None:
+    def __init__(self, rules: WatchRules, entries: Iterable[KeyState | StoredRow | PlaceEntry] = ()) -> None:
         """``entries``: the stored state, rows in the order in which they were stored. Rows of a key that is not among
         them are left out.
         """
@@ -84,19 +87,20 @@ class Watch:
             if isinstance(entry, StoredRow) and entry.key in by_digest:
                 self._rows[by_digest[entry.key]][entry.identity] = entry.row
         self._remembered = {key: set(state.remembered) for key, state in self._states.items()}
+        self._places = Places(entry for entry in stored if isinstance(entry, StoredPlace | StoredWaiting))
 
     @property
     def keys(self) -> list[Key]:
         """The keys, sorted."""
         return sorted(self._states)
 
-    def entries(self) -> list[KeyState | StoredRow]:
-        """Returns the whole state as it is stored, by key."""
-        found: list[KeyState | StoredRow] = []
+    def entries(self) -> list[KeyState | StoredRow | PlaceEntry]:
+        """Returns the whole state as it is stored, by key, then the places of trajectories."""
+        found: list[KeyState | StoredRow | PlaceEntry] = []
         for key in self.keys:
             found.append(self._states[key])
             found += [StoredRow(digest(*key), identity, row) for identity, row in self._rows[key].items()]
-        return found
+        return [*found, *self._places.entries()]
 
     def add(self, record: Observation | Step, time_ms: int, changes: WatchChanges) -> None:
         """Add an observation, or the trajectories of a step, whose record has the timestamp ``time_ms``."""
@@ -106,14 +110,33 @@ class Watch:
         observation: Observation = record  # type: ignore[assignment]
         row = row_of(observation, time_ms)
         identity = digest(observation.trajectory_id, observation.part)
+        if observation.of in (Lane.FATE, Lane.FEEDBACK):
+            for key in keys_of(observation):
+                self._add_about(About(digest(observation.trajectory_id, ""), key, identity, row), changes)
+            return
         for key in keys_of(observation):
             self._add(key, identity, row, changes)
+        if observation.of is Lane.ATTEMPT:
+            place = Place(observation.run, observation.agent, observation.task_source, observation.version)
+            self._add_all(self._places.found(identity, place, changes.stored), changes)
 
     def _add_step(self, step: Step, time_ms: int, changes: WatchChanges) -> None:
         key = Key(Lane.FATE, step.run)
         for group in step.groups:
             for id in group.trajectory_ids:
-                self._add(key, digest(id, ""), Row(id, step.version, time_ms, {"dropped": 0.0}), changes)
+                row = Row(id, step.version, time_ms, {"dropped": 0.0})
+                self._add_about(About(digest(id, ""), key, digest(id, ""), row), changes)
+
+    def _add_about(self, about: About, changes: WatchChanges) -> None:
+        """Add a row about a trajectory that may not be observed yet."""
+        if self._places.waits(about):
+            changes.counts[REPEATED] += 1
+            return
+        self._add_all(self._places.settled(about, changes.stored), changes)
+
+    def _add_all(self, rows: Iterable[About], changes: WatchChanges) -> None:
+        for each in rows:
+            self._add(each.key, each.identity, each.row, changes)
 
     def _add(self, key: Key, identity: str, row: Row, changes: WatchChanges) -> None:
         if key not in self._states:

@@ -59,7 +59,8 @@ class Row:
 def keys_of(observation: Observation) -> list[Key]:
     """Returns the keys under which ``observation`` counts; none for what the policy in training did not do itself.
 
-    An evaluation counts only as a reward, where it is the held-out side of a comparison.
+    An evaluation counts only as a reward, where it is the held-out side of a comparison. A rejection and a feedback
+    know neither agent nor task source: their keys get those of the trajectory (``places.py``).
     """
     run, agent, source = observation.run, observation.agent, observation.task_source
     match observation.of:

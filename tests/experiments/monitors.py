@@ -36,11 +36,11 @@ from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, hones
 from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
 from headrace.streams.watch.planted.observations import (
-    FEEDBACK_KEY,
     SOURCE,
     attempt_row,
     fate_key,
     fate_row,
+    feedback_key,
     feedback_row,
     keys,
     reward_row,
@@ -54,10 +54,11 @@ RULES = WatchRules({SPEC: {"parallel": linear(1.0, 0.0, until=LAMBDA.until)}})
 
 ATTEMPTS, INPUTS, REWARDS = keys("simulated")
 FATES = fate_key("simulated")
+FEEDBACK = feedback_key("simulated")
 
 
 class AttemptRows(NamedTuple):
-    """The rows of an attempt; of an evaluation only that of its reward."""
+    """The rows of an attempt; of an evaluation only that of its reward, of another task source only its inputs."""
 
     reward: Row | None
     acted: Row | None
@@ -76,11 +77,12 @@ class Rows:
         known = self._known.get(id(attempt))
         if known is not None:
             return known[1]
+        counts = attempt.source == SOURCE and not attempt.evaluates
         made = AttemptRows(
             reward_row(attempt, version) if attempt.source == SOURCE else None,
             None if attempt.evaluates else attempt_row(attempt, version),
-            None if attempt.evaluates else fate_row(attempt, version),
-            feedback_row(attempt, version) if attempt.feedback and not attempt.evaluates else None,
+            fate_row(attempt, version) if counts else None,
+            feedback_row(attempt, version) if attempt.feedback and counts else None,
         )
         if keep:
             self._known[id(attempt)] = attempt, made
@@ -92,7 +94,7 @@ class Monitored:
     """A run and the state of its monitors."""
 
     states: dict[Key, KeyState] = field(
-        default_factory=lambda: {key: KeyState(key) for key in (ATTEMPTS, INPUTS, REWARDS, FATES, FEEDBACK_KEY)}
+        default_factory=lambda: {key: KeyState(key) for key in (ATTEMPTS, INPUTS, REWARDS, FATES, FEEDBACK)}
     )
     waiting: dict[Key, list[Row]] = field(default_factory=dict)
     """Rows of the windows that are open."""
@@ -108,7 +110,7 @@ class Monitored:
             INPUTS: acted,
             REWARDS: [each.reward for each in rows if each.reward],
             FATES: [each.fate for each in rows if each.fate],
-            FEEDBACK_KEY: [each.feedback for each in rows if each.feedback],
+            FEEDBACK: [each.feedback for each in rows if each.feedback],
         }
         states, waiting, alerts = dict(self.states), {}, []
         for key, made in new.items():

@@ -44,11 +44,12 @@ def keys(run: str) -> tuple[Key, Key, Key]:
 
 def fate_key(run: str) -> Key:
     """Returns the key of fates of ``run``."""
-    return Key(Lane.FATE, run)
+    return Key(Lane.FATE, run, AGENT, SOURCE)
 
 
-FEEDBACK_KEY = Key(Lane.FEEDBACK, spec=SIGNAL)
-"""Key of feedback."""
+def feedback_key(run: str) -> Key:
+    """Returns the key of feedback about trajectories of ``run``."""
+    return Key(Lane.FEEDBACK, run, AGENT, SOURCE, SIGNAL)
 
 
 def trajectory(attempt: Attempt, run: str, time_ms: int) -> Trajectory:
@@ -157,8 +158,8 @@ def fate_row(attempt: Attempt, time_ms: int) -> Row:
 
 
 def feedback_row(attempt: Attempt, time_ms: int) -> Row:
-    """Returns the row of the observation of :func:`feedback`."""
-    return Row(attempt.id, None, time_ms, {"value": attempt.verdict, "delay_s": attempt.delay_s})
+    """Returns the row of the observation of :func:`feedback`, at its trajectory's place."""
+    return Row(attempt.id, attempt.version, time_ms, {"value": attempt.verdict, "delay_s": attempt.delay_s})
 
 
 def attempt_row(attempt: Attempt, time_ms: int) -> Row:

@@ -11,9 +11,11 @@ from headrace.schemas.records.alert import EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.records.watch import Lane, Observation
+from headrace.streams.watch import places
 from headrace.streams.watch import watch as fold_module
 from headrace.streams.watch.judgement import WatchRules
-from headrace.streams.watch.key_state import decoded, digest, key_entry, row_entry, row_name
+from headrace.streams.watch.key_state import StoredRow, digest, key_entry, row_entry, row_name
+from headrace.streams.watch.places import decoded, place_entry
 from headrace.streams.watch.watch import KEYS_DROPPED, OBSERVED, REPEATED, KeyState, Watch, WatchChanges
 from headrace.streams.watch.window import LEAST, Key, keys_of
 from headrace.trainer.admission.pauses import PausedSource, Pauses
@@ -97,9 +99,76 @@ def test_trained_and_rejected_trajectories_are_compared() -> None:
     )
     step = Step(run="r", step=1, version=1, groups=[group], config_sha256="", data_sha256="", metrics={})
     rejected = [observed(f"x{number}", of=Lane.FATE, dropped=1.0) for number in range(25)]
-    _, _, ((readings, _),) = folded([step, *rejected])
-    assert readings.lane is Lane.FATE
-    assert readings.trajectories == 64
+    attempts = [observed(id) for id in (*group.trajectory_ids, *(each.trajectory_id for each in rejected))]
+    _, _, out = folded([*attempts, step, *rejected])
+    (readings,) = [each for each, _ in out if each.lane is Lane.FATE]
+    assert (readings.trajectories, readings.run, readings.agent, readings.task_source) == (64, "r", "a", "s")
+
+
+def fate(id: str, run: str) -> Observation:
+    return Observation(of=Lane.FATE, trajectory_id=id, run=run, values={"dropped": 1.0}, labels=["too_long"])
+
+
+def opinion(id: str) -> Observation:
+    return Observation(of=Lane.FEEDBACK, trajectory_id=id, part=f"{id}-f", spec="thumb", values={"value": 1.0})
+
+
+def about_sources(first: bool) -> list[Observation]:
+    """70 attempts of each of two runs and two task sources, with a rejection and a feedback each, which come before
+    (``first``) or after the attempts."""
+    attempts, others = [], []
+    for number in range(70):
+        for run in ("r1", "r2"):
+            for source in ("s1", "s2"):
+                id = f"{run}-{source}-{number}"
+                changed = {"run": run, "task_source": source}
+                attempts.append(observed(id, version=number).model_copy(update=changed))
+                others += [fate(id, run), opinion(id)]
+    return [*others, *attempts] if first else [*attempts, *others]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("cuts", [(), (100, 500, 700)])
+def test_rejections_and_feedback_count_at_the_run_agent_and_task_source_of_their_trajectory(
+    first: bool, cuts: tuple[int, ...]
+) -> None:
+    fold, _, out = folded(about_sources(first), *cuts)
+    read = [each for each, _ in out if each.lane in (Lane.FATE, Lane.FEEDBACK)]
+    assert {(each.lane, each.run, each.agent, each.task_source, each.spec, each.trajectories) for each in read} == {
+        (lane, run, "a", source, "thumb" if lane is Lane.FEEDBACK else "", 64)
+        for lane in (Lane.FATE, Lane.FEEDBACK)
+        for run in ("r1", "r2")
+        for source in ("s1", "s2")
+    }
+    assert {(each.first_version, each.last_version) for each in read} == {(0, 63)}, "the attempts' versions"
+    assert not any(key.agent == "" for key in fold.keys)
+    again = WatchChanges()
+    for each in about_sources(first):
+        fold.add(each, 9000, again)
+    assert (again.counts[OBSERVED], again.readings) == (0, [])
+
+
+def test_what_waits_for_too_long_counts_without_agent_and_task_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_WAITING", 2)
+    fold, _, out = folded([*(fate(f"x{number}", "r") for number in range(3)), observed("x2"), observed("x0")])
+    assert out == []
+    found = [(entry.row.id, name) for entry in fold.entries() if isinstance(entry, StoredRow) for name in [entry.key]]
+    without, within = digest(*Key(Lane.FATE, "r")), digest(*Key(Lane.FATE, "r", "a", "s"))
+    assert [id for id, key in found if key == without] == ["x0"]
+    assert [id for id, key in found if key == within] == ["x2"]
+
+
+def test_state_of_former_releases_keeps_its_keys_of_fates_and_feedback() -> None:
+    key = Key(Lane.FATE, "r")
+    old = [
+        decoded(*key_entry(KeyState(key, window=3))),
+        decoded(*key_entry(KeyState(Key(Lane.FEEDBACK, spec="thumb")))),
+    ]
+    fold = Watch(RULES, old)
+    changes = WatchChanges()
+    for each in (fate("t", "r"), observed("t")):
+        fold.add(each, 1, changes)
+    assert {each for each in fold.keys if each.lane is Lane.FATE} == {key, Key(Lane.FATE, "r", "a", "s")}
 
 
 def test_readings_follow_from_the_values_alone() -> None:
@@ -207,7 +276,13 @@ def test_an_alert_of_a_key_that_is_dropped_ends_and_no_longer_pauses(monkeypatch
 def test_the_state_is_stored_as_it_is() -> None:
     fold, stored, _ = folded(stream(1, 30))
     for entry in fold.entries():
-        name, value = key_entry(entry) if isinstance(entry, KeyState) else row_entry(entry)
+        match entry:
+            case KeyState():
+                name, value = key_entry(entry)
+            case StoredRow():
+                name, value = row_entry(entry)
+            case _:
+                name, value = place_entry(entry)
         assert stored[name] == value
         assert decoded(name, value) == entry
     with pytest.raises(ValueError, match="no entries like"):

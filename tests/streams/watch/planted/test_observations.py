@@ -4,17 +4,19 @@ from random import Random
 
 import pytest
 
+from headrace.schemas.records.watch import Observation
 from headrace.streams.watch.observe import observe
-from headrace.streams.watch.planted.attempts import honest_step
+from headrace.streams.watch.places import About, Place
+from headrace.streams.watch.planted.attempts import Attempt, honest_step
 from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked_step, share_at
 from headrace.streams.watch.planted.observations import (
-    FEEDBACK_KEY,
     attempt_row,
     fate_key,
     fate_row,
     feedback,
     feedback_id,
+    feedback_key,
     feedback_row,
     keys,
     rejection,
@@ -22,7 +24,7 @@ from headrace.streams.watch.planted.observations import (
     reward_row,
     trajectory,
 )
-from headrace.streams.watch.window import keys_of, row_of
+from headrace.streams.watch.window import Key, Row, keys_of, row_of
 
 TIME_MS = 5_000
 
@@ -48,12 +50,25 @@ def test_rows_of_fates_and_feedback_equal_the_observations_of_real_records(hack:
     assert rejected
     for attempt in rejected:
         seen = observe(rejection(attempt, "r"), attempt.id)
-        assert (row_of(seen, TIME_MS), keys_of(seen)) == (fate_row(attempt, TIME_MS), [fate_key("r")])
+        assert counted(seen, attempt) == (
+            fate_row(attempt, TIME_MS),
+            fate_key("r")._replace(task_source=attempt.source),
+        )
     judged = [attempt for attempt in attempts if attempt.feedback]
     assert judged
     for attempt in judged:
         seen = observe(feedback(attempt), attempt.id, feedback_id(attempt))
-        assert (row_of(seen, TIME_MS), keys_of(seen)) == (feedback_row(attempt, TIME_MS), [FEEDBACK_KEY])
+        key = feedback_key("r")._replace(task_source=attempt.source)
+        assert counted(seen, attempt) == (feedback_row(attempt, TIME_MS), key)
+
+
+def counted(seen: Observation, attempt: Attempt) -> tuple[Row, Key]:
+    """The row of ``seen`` and its key, at the place of ``attempt``."""
+    acted = observe(trajectory(attempt, "r", TIME_MS), attempt.id)
+    (key,) = keys_of(seen)
+    place = Place(acted.run, acted.agent, acted.task_source, acted.version)
+    about = About(attempt.id, key, attempt.id, row_of(seen, TIME_MS)).at(place)
+    return about.row, about.key
 
 
 def test_the_ramp_is_logistic() -> None:
