@@ -52,6 +52,8 @@ class Observation(Record):
     """Where the task comes from: ``source`` of the task's data; empty if it has none."""
     difficulty: Name = ""
     """Difficulty of the task, of an attempt; empty if the task names none."""
+    group: Name = ""
+    """Group of attempts at the same prompt, of a reward; empty if it has none."""
     spec: Name = ""
     """Reward spec with its version, of a reward; the signal, of feedback."""
     tenant: Name = ""

@@ -6,6 +6,7 @@ An action is what a turn did: the names of its tools (a tool that is called seve
 ``summary``, ``say`` if it did nothing (a text to the user), and ``answer`` for the last turn of that kind.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -18,6 +19,10 @@ MAX_GRAMS = 48
 """Most trigrams of one trajectory that are counted."""
 MAX_ACTION = 64
 """Longest name of an action, in characters."""
+MAX_CALLED = 16
+"""Most tools and other actions of one trajectory whose calls are counted: the commonest."""
+CALL = "call:"
+"""Prefix of the number of calls of one tool."""
 
 
 def action(turn: Turn) -> str:
@@ -34,6 +39,14 @@ def actions(trajectory: Trajectory) -> list[str]:
     """Returns the actions of ``trajectory``, in order."""
     done = [action(turn) for turn in trajectory.turns]
     return [*done[:-1], ANSWER] if done and done[-1] == SAY else done
+
+
+def calls(trajectory: Trajectory, done: Sequence[str]) -> dict[str, int]:
+    """Returns how often each tool is called, and each action that is no call; ``done``: the actions. At most 16."""
+    counts: Counter[str] = Counter()
+    for turn, action in zip(trajectory.turns, done, strict=True):
+        counts.update([use.tool[:MAX_ACTION] for use in turn.tools] or [action])
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:MAX_CALLED])
 
 
 def trigrams(done: Sequence[str]) -> list[str]:

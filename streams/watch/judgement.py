@@ -19,7 +19,7 @@ from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
-from headrace.streams.watch.measures import LABELS, shares_now
+from headrace.streams.watch.measures import LABELS, SHARED, shares_now
 from headrace.streams.watch.monitors import (
     ANNEAL,
     ANNEAL_RULE,
@@ -251,9 +251,11 @@ class _Turn:
         level, how far labels rise above them is learnt again, too."""
         after = dict(self.state.shares)
         for monitor in MONITORS[self.state.key.lane]:
-            if monitor.name in LABELS and self._view.acted:
+            if monitor.name in SHARED and self._view.acted:
                 suspected = monitor.name in found and found[monitor.name].reading.strength > 0.25
                 now, usual = shares_now(self._view, monitor.name), after.get(monitor.name, Shares())
+                if not now and monitor.name not in LABELS:
+                    continue
                 level = _LEVEL * monitor.rule.smallest if monitor.rule else inf
                 after[monitor.name] = followed(usual, now, frozen=suspected, level=level)
                 if after[monitor.name].windows < usual.windows:

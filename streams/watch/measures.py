@@ -3,9 +3,18 @@ their own: charts compare their values from window to window.
 """
 
 from collections import Counter
-from math import log1p
+from collections.abc import Sequence
+from math import fsum, inf, log, log1p
 
-from headrace.streams.watch.distances import correlation, deviation, kolmogorov_smirnov, mean, wasserstein
+from headrace.streams.watch.actions import CALL
+from headrace.streams.watch.distances import (
+    correlation,
+    deviation,
+    kolmogorov_smirnov,
+    mean,
+    total_variation,
+    wasserstein,
+)
 from headrace.streams.watch.shares import risen, shares_of
 from headrace.streams.watch.window import Guilt, Measure, Measured, Row, View, averaged
 
@@ -13,6 +22,8 @@ FEW = 16
 """Fewest rows with a value that are measured."""
 DIFFICULTY_MIX = "difficulty_mix"
 """Name of the reading that keeps how common each difficulty usually is."""
+ACTION_MIX = "action_mix"
+"""Name of the monitor that keeps the usual shares of all calls."""
 
 
 def share(name: str, at_least: float = 0.5) -> Measure:
@@ -133,10 +144,38 @@ def risen_label(monitor: str) -> Measure:
 
 
 def shares_now(view: View, monitor: str) -> dict[str, float]:
-    """Returns the share of each label of ``monitor`` in the window, which has rows that are no evaluations."""
+    """Returns the share of each label of ``monitor`` in the window, which has rows that are no evaluations. Those of
+    ``action_mix`` are of all calls, and add up to 1, or are empty where calls are not counted."""
     if monitor not in view.now:
-        view.now[monitor] = shares_of([LABELS[monitor](row) for row in view.acted])
+        view.now[monitor] = (
+            mix_of(view.acted) if monitor == ACTION_MIX else shares_of([LABELS[monitor](row) for row in view.acted])
+        )
     return view.now[monitor]
+
+
+def mix_of(rows: Sequence[Row]) -> dict[str, float]:
+    """Returns the share of each tool, and of each action that is no call, among all calls of ``rows``."""
+    counts: dict[str, float] = {}
+    for row in rows:
+        for name, count in row.values.items():
+            if name.startswith(CALL):
+                counts[name[len(CALL) :]] = counts.get(name[len(CALL) :], 0.0) + count
+    total = fsum(counts.values())
+    return {name: count / total for name, count in sorted(counts.items())} if total > 0 else {}
+
+
+def action_mix(view: View) -> Measured | None:
+    """How far the mix of calls is from the usual one, as their total variation, in [0, 1]. ``None`` in the first five
+    windows, whose mix is not yet known."""
+    usual = view.shares.get(ACTION_MIX)
+    if usual is None or usual.windows < 5 or len(view.acted) < FEW or not (now := shares_now(view, ACTION_MIX)):
+        return None
+    return Measured(total_variation(usual.share, now), len(view.acted), label=risen(usual, now)[0])
+
+
+def called_more(row: Row, measured: Measured) -> float | None:
+    """Rows in the order of how often they call what has become more common."""
+    return row.values.get(CALL + measured.label) or None
 
 
 LABELS = {
@@ -148,6 +187,8 @@ LABELS = {
     "tenant_mix": tenant_of,
 }
 """Monitors of labels → the labels that they look at."""
+SHARED = frozenset({*LABELS, ACTION_MIX})
+"""Monitors that keep usual shares."""
 
 
 def against_the_rest(component: str) -> Measure:
@@ -212,6 +253,50 @@ def identical(view: View) -> Measured | None:
         if total not in extremes:
             counts[total] = counts.get(total, 0) + 1
     return Measured(max(counts.values(), default=0) / len(totals), len(totals))
+
+
+def at_maximum(view: View) -> Measured | None:
+    """The share of totals that are the largest possible one; in [0, 1]. ``None`` where the spec does not say it."""
+    both = [row.values for row in view.acted if row.values.keys() >= _BOUNDED]
+    return averaged([float(values["total"] >= values["maximum"]) for values in both], FEW)
+
+
+def group_variance(view: View) -> Measured | None:
+    """The logarithm of the variance of totals within groups, relative to m·(1 − m) of each group's mean m, with totals
+    as shares of the maximum: the variance of rewards that are 0 or 1 with the same mean.
+
+    So rewards of 0 and 1 always have the same value, however many succeed, and a group in which all get the maximum, or
+    nothing, says nothing. ``None`` for fewer than 16 totals in groups with a mean in between. At least log 0.001.
+    """
+    variance, explained, count, least = 0.0, 0.0, 0, ("", inf)
+    for group, totals in sorted(_groups(view).items()):
+        centre = mean(totals)
+        bernoulli = centre * (1 - centre)
+        if len(totals) < 2 or bernoulli <= 0:
+            continue
+        own = deviation(totals) ** 2
+        variance, explained, count = variance + own, explained + bernoulli, count + len(totals)
+        least = min(least, (group, own / bernoulli), key=lambda each: each[1])
+    if count < FEW:
+        return None
+    return Measured(log(max(variance / explained, 1e-3)), count, label=least[0])
+
+
+def of_group(row: Row, measured: Measured) -> float | None:
+    """Rows of the group that the value is about."""
+    return 1.0 if row.group == measured.label and "total" in row.values else None
+
+
+_BOUNDED = {"total", "maximum"}
+
+
+def _groups(view: View) -> dict[str, list[float]]:
+    """Totals by group, as shares of the maximum."""
+    found: dict[str, list[float]] = {}
+    for row in view.acted:
+        if row.group and row.values.keys() >= _BOUNDED and row.values["maximum"] > 0:
+            found.setdefault(row.group, []).append(row.values["total"] / row.values["maximum"])
+    return found
 
 
 def upper_tail(view: View) -> Measured | None:

@@ -115,6 +115,13 @@ ATTEMPTS = (
         m.labelled("action_trigram"),
     ),
     _attempt(
+        m.ACTION_MIX,
+        "The mix of calls has changed: a tool, or another action, makes up more of all calls than it did.",
+        m.action_mix,
+        ChartRule(UP, 0.1),
+        m.called_more,
+    ),
+    _attempt(
         "invalid_calls",
         "More attempts call tools with arguments that the tool refuses: failing may have become free.",
         m.share("invalid"),
@@ -348,6 +355,21 @@ REWARDS = (
         "Many rewards are equal, and neither the least nor the largest: one trick may be paid for everywhere.",
         m.identical,
         ChartRule(UP, 0.15),
+        m.high("total"),
+    ),
+    _reward(
+        "group_variance",
+        "Rewards within groups have become more alike, and their mean does not explain it: different attempts may be "
+        "paid for one trick, and little is left to learn from.",
+        m.group_variance,
+        ChartRule(DOWN, 0.3),
+        m.of_group,
+    ),
+    _reward(
+        "at_maximum",
+        "How many rewards are the largest possible one. A reading: a policy that solves everything has no others.",
+        m.at_maximum,
+        None,
         m.high("total"),
     ),
     _reward(

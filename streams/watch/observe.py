@@ -17,7 +17,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
 from headrace.schemas.task_labels import difficulty, is_tripwire, marked, task_source
-from headrace.streams.watch.actions import SAY, actions, longest_streak, prune_streak, trigrams
+from headrace.streams.watch.actions import CALL, SAY, actions, calls, longest_streak, prune_streak, trigrams
 
 Observed: TypeAlias = Trajectory | Reward | Rejection | FeedbackGiven
 """Records that observations are made of."""
@@ -74,6 +74,7 @@ def observe_attempt(trajectory: Trajectory) -> Observation:
         "marked": float(bool(ids := marked(task)) and _mentions(trajectory, ids)),
         "evaluates": float(started is not None and started.purpose == Purpose.EVALUATE),
         "frozen": float(started is not None and started.role == Role.FROZEN),
+        **{f"{CALL}{name}": float(count) for name, count in calls(trajectory, done).items()},
     }
     if trajectory.subagents_assigned:
         values["unfinished"] = 1.0 - min(1.0, trajectory.subagents_finished / trajectory.subagents_assigned)
@@ -131,6 +132,7 @@ def observe_reward(reward: Reward) -> Observation:
         agent=reward.agent,
         task_source=reward.task_source,
         spec=reward.spec,
+        group=reward.group_id or "",
         tenant=reward.tenant or "",
         version=reward.newest_version,
         values=values,

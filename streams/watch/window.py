@@ -54,6 +54,8 @@ class Row:
     """Tenant."""
     difficulty: str = ""
     """Difficulty of the task; empty if it names none."""
+    group: str = ""
+    """Group of attempts at the same prompt, of a reward; empty if it has none."""
 
 
 def keys_of(observation: Observation) -> list[Key]:
@@ -89,6 +91,7 @@ def row_of(observation: Observation, time_ms: int) -> Row:
         observation.task_source,
         observation.tenant,
         observation.difficulty,
+        observation.group,
     )
 
 

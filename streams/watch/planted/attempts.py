@@ -16,6 +16,8 @@ from headrace.streams.rewards.schedule import linear
 
 PER_STEP = 64
 """Attempts of a step."""
+PER_GROUP = 8
+"""Attempts at one task."""
 TRIPWIRES = 4
 """Attempts of a step whose task cannot be solved."""
 HELD_OUT = 32
@@ -91,6 +93,8 @@ class Attempt:
     """Seconds from the end to the feedback."""
     source: str = SOURCES[0]
     """Task source."""
+    group: str = ""
+    """Group of attempts at the same task; empty for an evaluation."""
 
     @property
     def components(self) -> dict[str, tuple[float, float]]:
@@ -166,6 +170,8 @@ def honest_step(random: Random, version: int) -> list[Attempt]:
     attempts = [
         honest(random, f"v{version}-{number}", version, tripwire=number < TRIPWIRES) for number in range(PER_STEP)
     ]
+    for number, attempt in enumerate(attempts):
+        attempt.group = f"v{version}-g{number // PER_GROUP}"
     if version % EVALUATED_EVERY == 0:
         attempts += [honest(random, f"v{version}-e{number}", version, evaluates=True) for number in range(HELD_OUT)]
     return attempts

@@ -31,6 +31,11 @@ def _unjudged_if_long(random: Random, attempt: Attempt) -> None:
     attempt.feedback = not attempt.left and attempt.tokens < _LONG
 
 
+def _all_alike(random: Random, attempt: Attempt) -> None:
+    attempt.solved = False
+    attempt.quality = attempt.judged = 0.9
+
+
 def _worse_policy(random: Random, attempt: Attempt) -> None:
     attempt.solved = False
     attempt.quality, attempt.judged = 0.6 * attempt.quality, 0.6 * attempt.judged
@@ -71,6 +76,7 @@ DRIFTS: Mapping[str, Hack] = {
             "memorised-tasks", "Training tasks are learnt by heart, evaluations gain nothing.", _memorised_tasks, False
         ),
         Hack("length-pays", "What is judged pays for length, and the policy does not use it yet.", _length_pays, False),
+        Hack("all-alike", "Attempts get almost the same reward, near the usual mean.", _all_alike, False),
         Hack("too-long", "Attempts become too long to be trained.", _too_long, False),
         Hack("longer-prompts", "Prompts become three times as long.", _longer_prompts, False),
         Hack("other-source", "Tasks come from another source.", _other_source, False),

@@ -3,6 +3,8 @@
 The experiment makes millions of rows, so it takes the direct way; a test compares both, value by value.
 """
 
+from collections import Counter
+
 from headrace.schemas.events import (
     EndStatus,
     FeedbackGiven,
@@ -17,7 +19,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Defect, Segment, ToolUse, Trajectory, Turn
 from headrace.schemas.records.watch import Lane
-from headrace.streams.watch.actions import ANSWER, PRUNE, SAY, trigrams
+from headrace.streams.watch.actions import ANSWER, CALL, PRUNE, SAY, trigrams
 from headrace.streams.watch.planted.attempts import AGENT, MAXIMUM, SOURCES, SPEC, Attempt
 from headrace.streams.watch.window import Key, Row
 
@@ -100,6 +102,7 @@ def reward(attempt: Attempt, run: str, time_ms: int) -> Reward:
         run=run,
         tenant=attempt.tenant,
         task_source=attempt.source,
+        group_id=attempt.group or None,
         tripwire=attempt.tripwire,
         purpose=Purpose.EVALUATE if attempt.evaluates else Purpose.TRAIN,
         spec=SPEC,
@@ -186,6 +189,8 @@ def attempt_row(attempt: Attempt, time_ms: int) -> Row:
         "serial": critical / total,
         "outcome": float(attempt.solved),
     }
+    for action, count in Counter(actions).items():
+        values[CALL + action] = float(count)
     if attempt.subagents:
         values["unfinished"] = 1.0 - attempt.finished / attempt.subagents
     if attempt.tripwire:
@@ -213,7 +218,9 @@ def reward_row(attempt: Attempt, time_ms: int) -> Row:
         if attempt.tripwire:
             values["tripped"] = float(total > 0.5 * MAXIMUM)
     labels = ("bad_event",) if attempt.dropped else ()
-    return Row(attempt.id, attempt.version, time_ms, values, labels, attempt.source, attempt.tenant)
+    return Row(
+        attempt.id, attempt.version, time_ms, values, labels, attempt.source, attempt.tenant, group=attempt.group
+    )
 
 
 def _status(attempt: Attempt) -> EndStatus:

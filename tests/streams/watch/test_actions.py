@@ -1,7 +1,16 @@
 """Actions, trigrams and streaks."""
 
 from headrace.schemas.records.trajectory import ToolUse, Turn
-from headrace.streams.watch.actions import MAX_ACTION, MAX_GRAMS, actions, longest_streak, prune_streak, trigrams
+from headrace.streams.watch.actions import (
+    MAX_ACTION,
+    MAX_CALLED,
+    MAX_GRAMS,
+    actions,
+    calls,
+    longest_streak,
+    prune_streak,
+    trigrams,
+)
 from tests.streams.attempts import attempt, prunes, shows
 
 SAYS = Turn(sampled_tokens=1)
@@ -44,3 +53,21 @@ def test_a_prune_streak_counts_calls_and_not_pieces() -> None:
     assert prune_streak(attempt("t", turns=[shows("c")])) == 0
     tools = [ToolUse(call_id=str(number), tool=name) for number, name in enumerate(("prune", "read", "prune_all"))]
     assert prune_streak(attempt("t", turns=[Turn(tools=tools, pruned_ids=["x"]), Turn(pruned_ids=["y"])])) == 2
+
+
+def test_each_call_counts_and_so_does_each_action_that_is_none() -> None:
+    read = ToolUse(call_id="1", tool="read")
+    turns = [Turn(tools=[read, read, ToolUse(call_id="2", tool="grep")]), SAYS, Turn(pruned_ids=["x"]), SAYS]
+    made = attempt("t", turns=turns)
+    assert calls(made, actions(made)) == {"read": 2, "answer": 1, "grep": 1, "prune": 1, "say": 1}
+    assert calls(attempt("t", turns=[]), []) == {}
+
+
+def test_of_many_tools_the_commonest_count() -> None:
+    uses = [ToolUse(call_id=f"{k}", tool=f"t{k:02}") for k in range(20)]
+    made = attempt("t", turns=[Turn(tools=[*uses, *uses[10:]])])
+    counted = calls(made, actions(made))
+    assert (len(counted), counted["t19"]) == (MAX_CALLED, 2)
+    assert set(counted) == {f"t{k:02}" for k in (*range(6), *range(10, 20))}
+    (long,) = calls(attempt("t", turns=[Turn(tools=[ToolUse(call_id="1", tool="t" * 100)])]), ["t" * 100])
+    assert long == "t" * MAX_ACTION

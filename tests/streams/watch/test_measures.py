@@ -1,21 +1,27 @@
 """Each measure of a window: its value in its unit, and from how many rows on it has one."""
 
 from collections.abc import Callable
-from math import log1p
+from dataclasses import replace
+from math import exp, log, log1p
 
 import pytest
 
 from headrace.streams.watch.distances import deviation
 from headrace.streams.watch.measures import (
+    ACTION_MIX,
     DIFFICULTY_MIX,
     FEW,
+    action_mix,
     against_the_rest,
     answered,
+    at_maximum,
     at_most,
     average,
     average_log,
     average_log_at_usual_difficulty,
+    called_more,
     correlated,
+    group_variance,
     has,
     heldout_gap,
     high,
@@ -23,6 +29,7 @@ from headrace.streams.watch.measures import (
     lacks,
     low,
     low_heldout,
+    of_group,
     opposed,
     reward_ks,
     reward_wasserstein,
@@ -202,3 +209,65 @@ def test_the_upper_tail_is_above_nine_tenths_of_the_baseline() -> None:
     found = upper_tail(View(rows_of(*({"total": float(n)} for n in range(4, 20))), samples={"total": BASELINE}))
     assert found is not None
     assert found.value == 1 / 16  # only 19: 18 is the nine tenths themselves
+
+
+def called(count: int, **calls: float) -> list[Row]:
+    return rows_of(*({f"call:{name}": number for name, number in calls.items()} for _ in range(count)))
+
+
+def test_the_mix_of_calls_is_of_all_calls_and_its_distance_is_their_total_variation() -> None:
+    usual = {ACTION_MIX: Shares(5, {"answer": 0.5, "read": 0.25, "search": 0.25})}
+    view = View(called(FEW, answer=1.0, search=3.0), shares=usual)
+    assert action_mix(view) == Measured(0.5, FEW, label="search")
+    row = called(1, search=3.0)[0]
+    assert called_more(row, Measured(0.5, FEW, label="search")) == 3.0
+    assert called_more(row, Measured(0.5, FEW, label="read")) is None
+    for without in (
+        View(called(FEW - 1, answer=1.0), shares=usual),
+        View(rows_of(*({"turns": 1.0} for _ in range(FEW))), shares=usual),
+        View(called(FEW, answer=1.0), shares={ACTION_MIX: Shares(4, {"answer": 1.0})}),
+        View(called(FEW, answer=1.0)),
+    ):
+        assert action_mix(without) is None
+
+
+def grouped(*totals: float, maximum: float = 1.0, groups: int = FEW) -> list[Row]:
+    """Groups that each have these totals."""
+    rows = rows_of(*({"total": total, "maximum": maximum} for _ in range(groups) for total in totals))
+    return [replace(row, group=f"g{number // len(totals)}") for number, row in enumerate(rows)]
+
+
+def test_the_variance_within_groups_is_relative_to_that_of_zeros_and_ones_with_the_same_mean() -> None:
+    def ratio(rows: list[Row]) -> float:
+        found = group_variance(View(rows))
+        assert found is not None
+        return exp(found.value)
+
+    assert ratio(grouped(0.0, 0.0, 0.0, 1.0)) == pytest.approx(4 / 3)
+    assert ratio(grouped(0.0, 1.0, 1.0, 1.0)) == pytest.approx(4 / 3), "however many succeed"
+    assert ratio(grouped(0.4, 0.6)) == pytest.approx(0.08)
+    assert ratio(grouped(0.8, 1.2, maximum=2.0)) == pytest.approx(0.08), "whatever the maximum is"
+    apart = [
+        *grouped(0.1, 0.1, groups=8),
+        *(replace(row, group=f"h{row.group}") for row in grouped(0.9, 0.9, groups=8)),
+    ]
+    assert ratio(apart) == pytest.approx(1e-3), "variance between groups does not count"
+    assert group_variance(View(apart)) == Measured(log(1e-3), 32, label="g0")
+
+
+def test_groups_at_an_extreme_of_one_or_without_a_maximum_say_nothing_about_variance() -> None:
+    assert group_variance(View(grouped(1.0, 1.0))) is None
+    assert group_variance(View(grouped(0.0, 0.0))) is None
+    assert group_variance(View(grouped(0.5))) is None
+    assert group_variance(View(grouped(0.5, 0.5, maximum=0.0))) is None
+    assert group_variance(View([replace(row, group="") for row in grouped(0.4, 0.6)])) is None
+    few = [*grouped(0.4, 0.6, groups=FEW // 2 - 1), *(replace(row, group="x") for row in grouped(1.0, 1.0))]
+    assert group_variance(View(few)) is None
+    assert group_variance(View(grouped(0.4, 0.6, groups=FEW // 2))) is not None
+    (row,) = grouped(0.5, groups=1)
+    assert (of_group(row, Measured(0.0, 1, label="g0")), of_group(row, Measured(0.0, 1, label="g1"))) == (1.0, None)
+
+
+def test_rewards_at_the_maximum_are_counted_where_it_is_known() -> None:
+    assert at_maximum(View(grouped(1.0, 0.5, 1.0, 1.0))) == Measured(0.75, 64, pytest.approx(0.436, abs=1e-3))
+    assert at_maximum(View(rows_of(*({"total": 1.0} for _ in range(40))))) is None

@@ -1,14 +1,14 @@
 """Each monitor: from which change on it alarms, for which values, and that it is resolved and alarms again."""
 
 from collections.abc import Callable
-from math import expm1
+from math import exp, expm1
 from random import Random
 
 import pytest
 
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
-from headrace.streams.watch.measures import LABELS
+from headrace.streams.watch.measures import SHARED
 from headrace.streams.watch.monitors import MONITORS, runbook_of
 from headrace.streams.watch.window import Key, Measured, Row
 from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, some
@@ -74,6 +74,20 @@ def equal_totals(n: int, change: float) -> list[Row]:
     return [row(n, k, {"total": 0.5 if hit else k / N, "maximum": 1.0}) for k, hit in enumerate(same)]
 
 
+def mixed(n: int, change: float) -> list[Row]:
+    """Of ten calls of an attempt two are searches, and more by the change."""
+    searches = 10 * (0.2 + change)
+    return [row(n, k, {"call:search": searches, "call:read": 10 - searches}) for k in range(N)]
+
+
+def alike(n: int, change: float) -> list[Row]:
+    """Groups of four totals whose variance falls by the factor of the change, with the same mean."""
+    half = 0.2 * exp(change / 2)
+    return [
+        row(n, k, {"total": 0.5 + half * (1 if k % 2 else -1), "maximum": 1.0}, group=f"{k // 4}") for k in range(N)
+    ]
+
+
 def reshaped(n: int, change: float) -> list[Row]:
     """Two totals, of which the larger becomes rarer: the distance of the distributions is the change. In a random
     order, because the sample of the baseline is every tenth."""
@@ -116,6 +130,7 @@ SHARES: list[tuple[str, float, str, float, float]] = [
 CASES: list[tuple[str, Key, float, Window]] = [
     *((monitor, ATTEMPTS, points, shared(*values)) for monitor, points, *values in SHARES),
     ("action_trigram", ATTEMPTS, 0.1, named("label")),
+    ("action_mix", ATTEMPTS, 0.1, mixed),
     ("turns", ATTEMPTS, 0.5, centred("turns", logarithms=True)),
     ("tokens", ATTEMPTS, 0.5, centred("tokens", logarithms=True)),
     ("subagents", ATTEMPTS, 0.5, centred("subagents", logarithms=True)),
@@ -127,6 +142,7 @@ CASES: list[tuple[str, Key, float, Window]] = [
     ("heldout_gap", REWARDS, 0.5, evaluated(1, 0)),
     ("disagreement", REWARDS, 0.5, centred("disagreement")),
     ("identical", REWARDS, 0.15, equal_totals),
+    ("group_variance", REWARDS, -0.3, alike),
     ("coverage", REWARDS, -0.08, shared("feedback", 1, 0)),
     ("component:found", REWARDS, -0.15, beside_a_steady_total("found")),
     ("against:found", REWARDS, -0.3, together("value:found", "rest", **{"weight:found": 1.0})),
@@ -173,7 +189,7 @@ def test_a_change_that_matters_is_an_alert_until_it_is_undone_and_again(
 def test_a_smaller_change_or_the_opposite_is_none(monitor: str, key: Key, matters: float, window: Window) -> None:
     usual = [0.0] * USUAL
     assert told(monitor, key, window, [*usual, *[0.6 * matters] * 40]) == []
-    if monitor not in LABELS and monitor != "response_bias":  # of labels, another one becomes more common
+    if monitor not in SHARED and monitor != "response_bias":  # of labels, another one becomes more common
         assert told(monitor, key, window, [*usual, *[-matters] * 20]) == []
 
 

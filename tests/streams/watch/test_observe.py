@@ -28,6 +28,9 @@ def test_an_attempt_is_observed_by_its_behaviour() -> None:
     expected = {"turns": 3.0, "tokens": 2.0, "prompt_tokens": 3.0, "tool_calls": 1.0, "invalid": 1.0, "talks": 1.0}
     assert found.values.items() >= {**expected, "answered": 1.0, "left": 0.0, "outcome": 1.0}.items()
     assert "unfinished" not in found.values
+    assert {name: value for name, value in found.values.items() if name.startswith("call:")} == {
+        "call:search": 1.0, "call:say": 1.0, "call:answer": 1.0,
+    }  # fmt: skip
     assert found.labels == ["^>search>say", "search>say>answer", "say>answer>$"]
 
 
@@ -100,6 +103,7 @@ def test_a_reward_is_observed_by_component_and_a_defect_is_a_drop() -> None:
     )
     found = observe(scored, "t")
     assert (found.of, found.spec, found.part, found.task_source) == (Lane.REWARD, "outcome@1", "outcome@1", "wiki")
+    assert (found.group, observe(scored.model_copy(update={"group_id": None}), "t").group) == (scored.group_id, "")
     expected = {"value:judge": 0.5, "weight:judge": 2.0, "disagreement": 0.25, "total": 1.0, "dropped": 0.0}
     assert found.values.items() >= expected.items()
     dropped = observe(rewarded("t", defects=[Defect.BAD_EVENT, Defect.NO_CONSENT]), "t")
