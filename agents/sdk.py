@@ -198,6 +198,9 @@ class Headrace:
         to text. With any other identifier the trajectory is not recorded: the argument is logged, and the trajectory's
         events are counted as dropped (``bad_identifier``).
 
+        ``tools_offered``: the tools that the model may use, as one text of the function of that name in
+        :mod:`headrace.schemas.tools_offered`, so that monitors see when others are offered.
+
         ``consent``: a :class:`~headrace.agents.consent.Consent` or its text; ``None``: this object's. ``sample_rate``:
         share of such trajectories that is recorded, decided by the hash of the id; ``None``: this object's. With
         ``parent_trajectory_id``, a trajectory is recorded if its parent is. Nothing of an unrecorded trajectory is

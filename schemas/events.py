@@ -290,6 +290,9 @@ class TrajectoryStarted(AgentRecord):
     fork_group_id: Name | None = None
     """For a continuation whose parent is trained: group of the parent (with several levels, of the outermost one), in
     whose partition of ``rewards`` its own reward is written."""
+    tools_offered: Name = ""
+    """The tools that its first model call may use: names, sorted, joined by commas, at most 200 characters
+    (``schemas/tools_offered.py``); empty if there are none or if they are unknown."""
 
 
 class ModelCalled(AgentRecord):

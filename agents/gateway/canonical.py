@@ -180,6 +180,8 @@ class CanonicalRequest:
     """The conversation; with ``previous_response_id`` only what follows that response."""
     tools: bytes = b""
     """Digest of the tool definitions; empty if there are none."""
+    tools_offered: str = ""
+    """Label of the tools' names, for the trajectory's start; empty if there are none."""
     template_kwargs: str = "{}"
     """Everything else that changes the rendered prompt, as canonical JSON."""
     has_instructions: bool = False

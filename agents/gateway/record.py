@@ -175,8 +175,10 @@ def trajectory_started(
     agent: str | None,
     role: Role,
     parent_trajectory_id: str | None,
+    tools_offered: str = "",
 ) -> TrajectoryStarted:
-    """Return the first event of a trajectory. ``agent``: name if the session gives none."""
+    """Return the first event of a trajectory. ``agent``: name if the session gives none. ``tools_offered``: label of
+    the tools in its first request, if that is known."""
     return TrajectoryStarted(
         task_id=task.task_id or session_id,
         group_id=task.group_id,
@@ -192,6 +194,7 @@ def trajectory_started(
         tenant=tenant,
         sample_rate=terms.sample_rate,
         task=dict(task.task),
+        tools_offered=tools_offered,
     )
 
 

@@ -78,6 +78,7 @@ class Trajectories:
             agent=client,
             role=state.role,
             parent_trajectory_id=None if parent is None else parent.trajectory_id,
+            tools_offered=request.tools_offered,
         )
         if parent is not None and state.name is not None:
             state.stage = parent.calls

@@ -52,6 +52,8 @@ class Observation(Record):
     """Where the task comes from: ``source`` of the task's data; empty if it has none."""
     difficulty: Name = ""
     """Difficulty of the task, of an attempt; empty if the task names none."""
+    tools_offered: Name = ""
+    """The tools that an attempt's model may use, as one label; empty if unknown."""
     group: Name = ""
     """Group of attempts at the same prompt, of a reward; empty if it has none."""
     spec: Name = ""

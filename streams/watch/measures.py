@@ -122,6 +122,11 @@ def tenant_of(row: Row) -> tuple[str, ...]:
     return (row.tenant,)
 
 
+def tools_of(row: Row) -> tuple[str, ...]:
+    """The tools that were offered, as a label; none if they are unknown."""
+    return (row.tools_offered,) if row.tools_offered else ()
+
+
 def difficulty_of(row: Row) -> tuple[str, ...]:
     """The difficulty of the task, as a label."""
     return (row.difficulty,)
@@ -185,6 +190,7 @@ LABELS = {
     "rejection_reason": labels_of,
     "source_mix": source_of,
     "tenant_mix": tenant_of,
+    "tool_mix": tools_of,
 }
 """Monitors of labels → the labels that they look at."""
 SHARED = frozenset({*LABELS, ACTION_MIX})

@@ -431,6 +431,15 @@ INPUTS = (
         m.labelled("tenant_mix"),
     ),
     Monitor(
+        "tool_mix",
+        Lane.INPUT,
+        Kind.INPUT,
+        "A set of tools that models may use has become more common.",
+        m.risen_label("tool_mix"),
+        ChartRule(UP, 0.2),
+        m.labelled("tool_mix"),
+    ),
+    Monitor(
         "prompt_tokens",
         Lane.INPUT,
         Kind.INPUT,

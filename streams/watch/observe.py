@@ -93,6 +93,7 @@ def observe_attempt(trajectory: Trajectory) -> Observation:
         task_source=task_source(task),
         difficulty=difficulty(task)[:MAX_NAME],
         tenant=(started.tenant or "") if started else "",
+        tools_offered=started.tools_offered if started else "",
         version=versions[-1] if versions else None,
         values=values,
         labels=[gram[:MAX_NAME] for gram in trigrams(done)],

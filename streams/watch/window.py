@@ -56,6 +56,8 @@ class Row:
     """Difficulty of the task; empty if it names none."""
     group: str = ""
     """Group of attempts at the same prompt, of a reward; empty if it has none."""
+    tools_offered: str = ""
+    """The tools that the model may use, as one label; empty if unknown."""
 
 
 def keys_of(observation: Observation) -> list[Key]:
@@ -92,6 +94,7 @@ def row_of(observation: Observation, time_ms: int) -> Row:
         observation.tenant,
         observation.difficulty,
         observation.group,
+        observation.tools_offered,
     )
 
 

@@ -17,7 +17,9 @@ from headrace.agents.gateway.canonical import (
     canonical_json,
     digest_of_json,
 )
+from headrace.agents.gateway.response_tools import flat_name
 from headrace.schemas.bounds import MAX_NAME
+from headrace.schemas.tools_offered import tools_offered
 
 TEXT_BLOCKS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 """Types of blocks that hold a text under ``text``. Not a set: what a client sends as a type may not be hashable."""
@@ -99,6 +101,21 @@ def tools_digest(body: dict[str, Any]) -> bytes:
     if any("cache_control" in tool for tool in tools):
         tools = [{key: value for key, value in tool.items() if key != "cache_control"} for tool in tools]
     return digest_of_json(tools, "tools")
+
+
+def offered(body: dict[str, Any]) -> str:
+    """Return the label of the tools in ``body``, which :func:`tools_digest` has checked: their names as the model sees
+    them, or their types, for tools of a provider that have no name."""
+    names: list[str] = []
+    for tool in sequence(body.get("tools"), "tools"):
+        function = tool.get("function")
+        name = tool.get("name") or (function.get("name") if isinstance(function, dict) else None) or tool.get("type")
+        inner = tool.get("tools") if tool.get("type") == "namespace" else None
+        if not isinstance(name, str):
+            continue
+        locals_ = [each.get("name") for each in inner if isinstance(each, dict)] if isinstance(inner, list) else None
+        names += [name] if locals_ is None else [flat_name(name, each) for each in locals_ if isinstance(each, str)]
+    return tools_offered(names)
 
 
 def template_kwargs(body: dict[str, Any], names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from headrace.agents.gateway.requests.blocks import (
     Transcript,
     choices,
     name,
+    offered,
     record,
     refusal,
     sequence,
@@ -53,6 +54,7 @@ def read_chat(body: dict[str, Any]) -> CanonicalRequest:
         model=name(body.get("model"), "model"),
         messages=transcript.messages("messages"),
         tools=tools_digest(body),
+        tools_offered=offered(body),
         template_kwargs=template_kwargs(body, _TEMPLATE_FIELDS),
         n=choices(body),
     )

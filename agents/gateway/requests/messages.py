@@ -14,6 +14,7 @@ from headrace.agents.gateway.requests.blocks import (
     TEXT_BLOCKS,
     Transcript,
     name,
+    offered,
     record,
     refusal,
     sequence,
@@ -51,6 +52,7 @@ def read_messages(body: dict[str, Any]) -> CanonicalRequest:
         model=name(body.get("model"), "model"),
         messages=transcript.messages("messages"),
         tools=tools_digest(body),
+        tools_offered=offered(body),
         # The budget changes from call to call and no template reads it.
         template_kwargs=canonical_json({"thinking": thinking}, "thinking") if thinking else "{}",
     )

@@ -18,6 +18,7 @@ from headrace.agents.gateway.canonical import (
 from headrace.agents.gateway.requests.blocks import (
     Transcript,
     name,
+    offered,
     record,
     refusal,
     sequence,
@@ -55,6 +56,7 @@ def read_response(body: dict[str, Any], *, is_compaction: bool = False) -> Canon
         model=name(body.get("model"), "model"),
         messages=transcript.messages("input"),
         tools=tools_digest(body),
+        tools_offered=offered(body),
         template_kwargs=canonical_json({"effort": effort}, "reasoning.effort") if effort else "{}",
         has_instructions=bool(instructions),
         previous_response_id=None if previous is None else name(previous, "previous_response_id"),

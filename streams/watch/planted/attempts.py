@@ -34,6 +34,8 @@ MAXIMUM = 2.3
 """Largest total: answer 1, quality 0.5, judged 0.5, parallel 0.3."""
 
 SOURCES = ("tickets", "papers")
+TOOLS = "prune,read,search"
+"""The tools that a model may use."""
 TENANTS = ("north", "south", "east")
 
 
@@ -93,6 +95,8 @@ class Attempt:
     """Seconds from the end to the feedback."""
     source: str = SOURCES[0]
     """Task source."""
+    tools_offered: str = TOOLS
+    """The tools that its model may use."""
     group: str = ""
     """Group of attempts at the same task; empty for an evaluation."""
 

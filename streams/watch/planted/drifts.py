@@ -27,6 +27,10 @@ def _other_source(random: Random, attempt: Attempt) -> None:
     attempt.source = SOURCES[1]
 
 
+def _other_tools(random: Random, attempt: Attempt) -> None:
+    attempt.tools_offered = "prune,search"
+
+
 def _unjudged_if_long(random: Random, attempt: Attempt) -> None:
     attempt.feedback = not attempt.left and attempt.tokens < _LONG
 
@@ -80,6 +84,7 @@ DRIFTS: Mapping[str, Hack] = {
         Hack("too-long", "Attempts become too long to be trained.", _too_long, False),
         Hack("longer-prompts", "Prompts become three times as long.", _longer_prompts, False),
         Hack("other-source", "Tasks come from another source.", _other_source, False),
+        Hack("other-tools", "A tool is no longer offered.", _other_tools, False),
         Hack("one-tenant", "One tenant sends almost everything.", _one_tenant, False),
         Hack("unjudged-if-long", "Nobody judges long attempts any more.", _unjudged_if_long, False),
         Hack("sour-feedback", "Feedback becomes worse.", _sour_feedback, False),

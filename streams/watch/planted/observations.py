@@ -65,6 +65,7 @@ def trajectory(attempt: Attempt, run: str, time_ms: int) -> Trajectory:
             agent=AGENT,
             run=run,
             tenant=attempt.tenant,
+            tools_offered=attempt.tools_offered,
             purpose=Purpose.EVALUATE if attempt.evaluates else Purpose.TRAIN,
             task={"source": attempt.source, "marked": [MARKED], **({"tripwire": True} if attempt.tripwire else {})},
         ),
@@ -195,7 +196,16 @@ def attempt_row(attempt: Attempt, time_ms: int) -> Row:
         values["unfinished"] = 1.0 - attempt.finished / attempt.subagents
     if attempt.tripwire:
         values["tripped"] = float(attempt.solved)
-    return Row(attempt.id, attempt.version, time_ms, values, tuple(trigrams(actions)), attempt.source, attempt.tenant)
+    return Row(
+        attempt.id,
+        attempt.version,
+        time_ms,
+        values,
+        tuple(trigrams(actions)),
+        attempt.source,
+        attempt.tenant,
+        tools_offered=attempt.tools_offered,
+    )
 
 
 def reward_row(attempt: Attempt, time_ms: int) -> Row:

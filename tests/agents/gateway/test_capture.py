@@ -229,6 +229,14 @@ def test_consent_and_the_task_reach_the_first_event(gateway: Gateway) -> None:
     assert (started.consent, started.task_id, started.group_size) == (False, "t7", 8)
 
 
+def test_the_first_event_names_the_tools_of_the_first_request(gateway: Gateway) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("search", "read")]
+    plan = gateway.begin(Api.CHAT, agent(gateway).body() | {"tools": tools}, url="s1")
+    started = plan.events[0].fact
+    assert isinstance(started, TrajectoryStarted)
+    assert started.tools_offered == "read,search"
+
+
 def test_only_the_main_trajectory_is_a_member_of_the_group(gateway: Gateway) -> None:
     info = task(task_id="t7", group_id="g", group_size=8, agent="coder", task={"target": 1})
     reply = gateway.finish(

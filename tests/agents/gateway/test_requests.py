@@ -341,6 +341,19 @@ def test_tools_of_responses_are_compared_as_the_model_calls_them() -> None:
         responses(user("x"), {**spaced, "namespace": 7})
 
 
+def test_the_tools_that_a_request_offers_are_named_as_the_model_sees_them() -> None:
+    function = {"type": "function", "function": {"name": "read"}}
+    assert chat(user("x"), tools=[function, {"type": "function", "function": {"name": "grep"}}]).tools_offered == (
+        "grep,read"
+    )
+    assert chat(user("x")).tools_offered == chat(user("x"), tools=[{}, {"name": 7}]).tools_offered == ""
+    spaced = {"type": "namespace", "name": "mcp", "tools": [{"name": "search"}, {"name": 7}, "odd"]}
+    given = [{"type": "function", "name": "read"}, spaced, {"type": "custom", "name": "patch"}]
+    assert responses(user("x"), tools=given).tools_offered == "mcp__search,patch,read"
+    web = [{"name": "read", "input_schema": {}}, {"type": "computer_use"}]
+    assert anthropic(user("x"), tools=web).tools_offered == "computer_use,read"
+
+
 def test_tools_and_template_arguments_are_part_of_the_root_and_samplings_are_not() -> None:
     def shape(**fields: Any) -> tuple[bytes, str]:
         request = chat(user("x"), **fields)

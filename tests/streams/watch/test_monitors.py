@@ -152,6 +152,7 @@ CASES: list[tuple[str, Key, float, Window]] = [
     ("rejection_reason", FATES, 0.08, named("label")),
     ("source_mix", INPUTS, 0.2, named("task_source")),
     ("tenant_mix", INPUTS, 0.2, named("tenant")),
+    ("tool_mix", INPUTS, 0.2, named("tools_offered")),
 ]
 
 

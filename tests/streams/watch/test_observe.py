@@ -12,6 +12,7 @@ from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Defect, ToolUse, Turn
 from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
 from headrace.schemas.wire import UnreadableRecord, decode_payload
+from headrace.streams.watch.measures import tools_of
 from headrace.streams.watch.observe import MAX_COMPONENTS, observe
 from headrace.streams.watch.window import Key, row_of
 from tests.streams.attempts import attempt, rewarded
@@ -233,3 +234,13 @@ def test_an_attempt_has_its_tenant_its_newest_version_and_a_difficulty_of_bounde
     started = made.started.model_copy(update={"tenant": "north"})
     found = observe(made.model_copy(update={"started": started, "segments": [segment, newer]}), "t")
     assert (found.tenant, found.version, found.difficulty) == ("north", 5, "x" * MAX_NAME)
+
+
+def test_an_attempt_has_the_tools_that_it_was_offered() -> None:
+    made = attempt("t")
+    assert made.started is not None
+    started = made.started.model_copy(update={"tools_offered": "read,search"})
+    found = observe(made.model_copy(update={"started": started}), "t")
+    assert (found.tools_offered, tools_of(row_of(found, 1))) == ("read,search", ("read,search",))
+    assert (observe(made, "t").tools_offered, tools_of(row_of(observe(made, "t"), 1))) == ("", ())
+    assert observe(attempt("t", started=False), "t").tools_offered == ""
