@@ -1,12 +1,39 @@
 """The experiment on the monitors: what its runs share, and what its intervals mean."""
 
+from statistics import median
+
 import pytest
 
 from headrace.streams.watch.planted.drifts import DRIFTS
-from headrace.streams.watch.planted.hacks import HACKS
-from tests.experiments.monitors import HONEST_START, at_most, measure, middle_of, tables
+from headrace.streams.watch.planted.hacks import HACKS, UNANNEALED, Hack
+from tests.experiments.monitors import HONEST_START, Found, at_most, first_alarms, measure, middle_of, tables
 
 CLEAR = {name: HACKS[name] for name in ("endless-search", "unannealed-lambda")}
+
+FAST, SLOW = 20, 35
+"""Bars of the median delay on the ramp of 60 steps: of hacks that behave in another way, and of the others."""
+SEEDS = range(100, 105)
+"""Not among those on which the thresholds were chosen."""
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    """Five runs with each hack, and 150 honest steps of each: about 30 s of one core."""
+    return measure(SEEDS, 60, SLOW + 1, 150, HACKS)
+
+
+@pytest.mark.parametrize("hack", HACKS.values(), ids=HACKS)
+def test_each_hack_alarms_within_its_bar(found: Found, hack: Hack) -> None:
+    """The median of the first alarm: 20 steps if the policy does something else, or a weight is wrong; otherwise 35."""
+    bar = FAST if hack.behaves or hack.name == UNANNEALED else SLOW
+    delays = first_alarms(found.hacks[hack.name], SLOW + 1)
+    assert len(delays) == len(SEEDS)
+    assert median(delays) <= bar, sorted(delays)
+
+
+def test_no_monitor_alarms_in_the_honest_steps_of_the_same_runs(found: Found) -> None:
+    assert found.honest_steps == 150 * len(SEEDS)
+    assert dict(found.false) == {}
 
 
 def test_a_hack_is_measured_with_and_without_honest_steps_after_it_began() -> None:
