@@ -26,6 +26,7 @@ from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.environment import ENVIRONMENT
 from headrace.streams.rewards.outcome import OUTCOME
+from headrace.streams.rewards.planted import PLANTED, PLANTED_UNANNEALED
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.swarm import ARMS, SWARM
 from headrace.streams.rewards.tab import TAB
@@ -36,6 +37,7 @@ ENTRY_POINTS = "headrace.rewards"
 SHIPPED = (
     *(OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SEARCH_PRUNING, SEARCH_PROGRAM, SEARCH_TEXT),
     *(CODER, CODER_SHORT, SWARM, *ARMS.values(), TAB, ENVIRONMENT),
+    *(PLANTED, PLANTED_UNANNEALED),
 )
 """Specs that come with headrace."""
 
@@ -78,6 +80,8 @@ DEFAULTS: Mapping[str, str] = {
     "environment": ENVIRONMENT.label,
     "coder": CODER.label,
     "swarm": SWARM.label,
+    PLANTED.name: PLANTED.label,
+    PLANTED_UNANNEALED.name: PLANTED_UNANNEALED.label,
     ANY_AGENT: OUTCOME.label,
 }
 """The default specs of agents."""

@@ -102,6 +102,9 @@ class Term:
     """Raw value."""
     weight: Weight
     """Its weight."""
+    details: Callable[[Trajectory], Mapping[str, float]] | None = None
+    """Figures that are recorded with the component and do not count, such as scores by rubric that the environment
+    recorded; ``None``: there are none."""
     takes_feedback: bool = field(init=False)
     """Whether the function has a second parameter, for the feedback. Parameters with a default are ignored."""
 
@@ -147,11 +150,13 @@ def weight_at(weight: Weight, version: int) -> float:
     return weight.at(version) if isinstance(weight, Schedule) else weight
 
 
-def reward(*, weight: Weight) -> Callable[[ComponentFunction], Term]:
+def reward(
+    *, weight: Weight, details: Callable[[Trajectory], Mapping[str, float]] | None = None
+) -> Callable[[ComponentFunction], Term]:
     """Decorator that turns a function of a trajectory, or of a trajectory and its feedback, into a component of the
-    same name.
+    same name. ``details``: as in :class:`Term`.
     """
-    return lambda function: Term(cast("Any", function).__name__, function, weight)
+    return lambda function: Term(cast("Any", function).__name__, function, weight, details)
 
 
 def judged(name: str, judge: Judge, *, weight: Weight) -> JudgedTerm:
@@ -318,7 +323,7 @@ class RewardSpec:
         term: Term | JudgedTerm, trajectory: Trajectory, feedback: Sequence[Feedback], verdicts: Mapping[str, Verdict]
     ) -> tuple[float, dict[str, float]]:
         if isinstance(term, Term):
-            return term(trajectory, feedback), {}
+            return term(trajectory, feedback), dict(term.details(trajectory)) if term.details else {}
         verdict = verdicts.get(term.name)
         if verdict is None or verdict.value is None:
             raise Unscorable((verdict and verdict.label) or NOT_JUDGED)

@@ -12,6 +12,7 @@ from headrace.streams.rewards.context1_program import SEARCH_PROGRAM
 from headrace.streams.rewards.context1_text import SEARCH_TEXT
 from headrace.streams.rewards.environment import ENVIRONMENT
 from headrace.streams.rewards.outcome import OUTCOME
+from headrace.streams.rewards.planted import PLANTED, PLANTED_UNANNEALED
 from headrace.streams.rewards.registry import (
     OURS,
     SHIPPED,
@@ -134,7 +135,7 @@ def test_an_agent_has_its_spec_and_any_other_the_default() -> None:
     ]
     assert rewards.of(attempt("t", started=False)).label == "search@2"
     labels = {"tables@1", "search@1", "search@4", "search-text@1", "coder@1", "swarm@1", "environment@1", "search@2"}
-    assert {spec.label for spec in rewards.specs} == labels
+    assert {spec.label for spec in rewards.specs} == labels | {"planted@1", "planted-unannealed@1"}
 
 
 def test_no_two_shipped_specs_have_one_label() -> None:
@@ -143,7 +144,9 @@ def test_no_two_shipped_specs_have_one_label() -> None:
 
 def test_without_a_setting_our_agents_have_their_reward_and_others_their_outcome() -> None:
     agents = {"search": SEARCH, "search-program": SEARCH_PROGRAM, "search-text": SEARCH_TEXT}
-    assert parse_rewards({}) == Rewards({**agents, "coder": CODER, "swarm": SWARM, "environment": ENVIRONMENT}, OUTCOME)
+    agents |= {"coder": CODER, "swarm": SWARM, "environment": ENVIRONMENT}
+    simulated = {"planted": PLANTED, "planted-unannealed": PLANTED_UNANNEALED}
+    assert parse_rewards({}) == Rewards({**agents, **simulated}, OUTCOME)
 
 
 def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:

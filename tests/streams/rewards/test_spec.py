@@ -86,6 +86,16 @@ def test_without_a_verdict_there_is_no_total_and_nothing_is_guessed(verdicts: di
     assert (scored.total, scored.unscored, scored.components) == (None, label, {})
 
 
+def test_a_component_may_have_figures_that_do_not_count() -> None:
+    @reward(weight=0.5, details=lambda trajectory: {"tone": 0.25, "turns": float(len(trajectory.turns))})
+    def rated(trajectory: Trajectory) -> float:
+        return 1.0
+
+    scored = RewardSpec("rated", 1, (rated,)).score(attempt("t"))
+    assert scored.total == 0.5
+    assert scored.components["rated"].details == {"tone": 0.25, "turns": float(len(attempt("t").turns))}
+
+
 def test_a_spec_declares_its_judges_and_whether_it_needs_feedback() -> None:
     @reward(weight=1.0)
     def kept(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
