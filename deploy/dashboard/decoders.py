@@ -37,7 +37,7 @@ class FoundDecoder:
     name: str
     """Name of the tokenizer."""
     problem: str
-    """Why there is none, and what to do; empty if there is one."""
+    """Why there is none; empty if there is one."""
 
 
 class Decoders:
@@ -79,7 +79,7 @@ class Decoders:
 
 
 def _none(why: str) -> FoundDecoder:
-    return FoundDecoder(None, "", f"{why} Tokens are shown as ids; `headrace show ID --tokenizer FOLDER` prints text.")
+    return FoundDecoder(None, "", why)
 
 
 def _versions(client: "Client", run: str) -> list[Weights]:

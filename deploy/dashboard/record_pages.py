@@ -32,7 +32,7 @@ from headrace.deploy.oncall.runbook import NoRunbook, runbook
 from headrace.deploy.transcript.decoding import Decode
 from headrace.deploy.transcript.divergence import acts_of, all_part_at, parts_at
 from headrace.deploy.transcript.refolded import Refolded, refolded
-from headrace.deploy.transcript.told import SHORT, WHOLE, sampled_texts, told
+from headrace.deploy.transcript.told import SHORT, WHOLE, has_messages, sampled_texts, told
 from headrace.schemas.bounds import MAX_COUNT, MAX_NAME
 
 MAX_SHOWN = 8
@@ -196,7 +196,7 @@ def _trajectory_json(
         "alerts": known.alerts,
         "text": text,
         "tokenizer": decoder.name,
-        "note": problem or (decoder.problem if text and text["segments"] else ""),
+        "note": problem or (_note(decoder, is_text=text["is_text"]) if text and text["segments"] else ""),
     }
 
 
@@ -250,6 +250,7 @@ def _group_json(id: str, rows: GroupRows, found: dict[str, Refolded], decoder: F
     decode: Decode | None = decoder.decode
     texts = {each: sampled_texts(attempt, decode) for each, attempt in found.items()}
     about = next(iter(rows.labels.values()), {}) | next(iter(rows.members.values()), {})
+    sampled = [attempt.trajectory for attempt in found.values() if attempt.trajectory.segments]
     return {
         "id": id,
         "run": rows.run,
@@ -265,5 +266,15 @@ def _group_json(id: str, rows: GroupRows, found: dict[str, Refolded], decoder: F
         ],
         "parts_at": all_part_at(list(acts.values())),
         "compared": len(acts),
-        "note": decoder.problem if any(attempt.trajectory.segments for attempt in found.values()) else "",
+        "note": _note(decoder, is_text=all(has_messages(each) for each in sampled)) if sampled else "",
     }
+
+
+def _note(decoder: FoundDecoder, *, is_text: bool) -> str:
+    """Returns what is shown of tokens without a tokenizer, and why; empty if there is one. ``is_text``: messages are
+    shown, and no ids."""
+    if not decoder.problem:
+        return ""
+    if is_text:
+        return f"{decoder.problem} The messages of the calls are shown instead of their tokens."
+    return f"{decoder.problem} Tokens are shown as ids; `headrace show ID --tokenizer FOLDER` prints text."

@@ -23,7 +23,7 @@ from headrace.deploy.transcript.decoding import Decode, decoded, texts_of
 from headrace.deploy.transcript.messages import message_text
 from headrace.deploy.transcript.pieces import Piece, Stretch, by_logprob, by_version, logprobs_of, pieces_of
 from headrace.deploy.transcript.refolded import Note, Refolded
-from headrace.schemas.records.trajectory import Segment, ToolUse, Turn
+from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,14 @@ WHOLE = Bounds(context_tokens=200_000, characters=1_000_000)
 
 
 def told(found: Refolded, decode: Decode | None, bounds: Bounds = SHORT) -> dict[str, Any]:
-    """Returns the text of ``found``: of its tokens, as ids without ``decode``; of its messages where there are no
-    tokens.
+    """Returns the text of ``found``: of its tokens; of its messages where there are no tokens, and without ``decode``
+    if it has them for all tokens (:func:`has_messages`). Otherwise tokens without ``decode`` are shown as ids.
     """
     trajectory, left = found.trajectory, bounds.all_tokens
     pieces = []
     with_tokens: set[int] = set()
-    for piece in pieces_of(trajectory):
+    as_messages = decode is None and has_messages(trajectory)
+    for piece in () if as_messages else pieces_of(trajectory):
         segment = trajectory.segments[piece.segment]
         pieces.append(_piece(segment, piece, decode, bounds if left > 0 else None))
         left -= piece.end - piece.start
@@ -67,18 +68,24 @@ def told(found: Refolded, decode: Decode | None, bounds: Bounds = SHORT) -> dict
             _turn(index, turn, notes[index], bounds, has_tokens=index in with_tokens)
             for index, turn in enumerate(trajectory.turns)
         ],
-        "is_text": decode is not None,
+        "is_text": decode is not None or as_messages,
     }
+
+
+def has_messages(trajectory: Trajectory) -> bool:
+    """Whether each turn that sampled tokens has its messages, which then say what the tokens do."""
+    sampling = [turn for turn in trajectory.turns if turn.sampled_tokens]
+    return bool(sampling) and all(turn.messages for turn in sampling)
 
 
 def sampled_texts(found: Refolded, decode: Decode | None, most_tokens: int = 600) -> list[dict[str, Any]]:
     """Returns what the model said in each turn, and its tools in a line each, to compare attempts with one another.
 
-    Of a turn without tokens it is the text of its answers.
+    Of a turn without tokens it is the text of its answers, and of all turns where :func:`told` shows messages.
     """
     trajectory = found.trajectory
     said: defaultdict[int, str] = defaultdict(str)
-    for piece in pieces_of(trajectory):
+    for piece in () if decode is None and has_messages(trajectory) else pieces_of(trajectory):
         if piece.is_sampled and piece.turn is not None:
             end = min(piece.end, piece.start + most_tokens)
             cut = f" … [{piece.end - end:,} more tokens]" if end < piece.end else ""

@@ -84,6 +84,22 @@ def test_without_a_tokenizer_ids_are_shown() -> None:
     assert not found["is_text"]
 
 
+def test_without_a_tokenizer_messages_are_shown_if_all_sampled_turns_have_them() -> None:
+    """Ids beside the messages would say the same again, and nobody can read them."""
+    said = [
+        turn.model_copy(update={"messages": [{"role": "assistant", "content": f"Turn {number}."}]})
+        for number, turn in enumerate(RECORD.turns)
+    ]
+    record = RECORD.model_copy(update={"turns": said})
+    found = told(Refolded(record, False), None)
+    assert (found["pieces"], found["is_text"], len(found["segments"])) == ([], True, len(record.segments))
+    assert [turn["messages"][0]["text"] for turn in found["turns"]] == ["Turn 0.", "Turn 1."]
+    assert [each["text"] for each in sampled_texts(Refolded(record, False), None)] == ["Turn 0.", "Turn 1."]
+    assert told(Refolded(record, False), words)["pieces"], "with a tokenizer the tokens are the text"
+    some = RECORD.model_copy(update={"turns": [said[0], RECORD.turns[1]]})
+    assert not told(Refolded(some, False), None)["is_text"], "the tokens of the second turn have no messages"
+
+
 def test_a_turn_without_tokens_has_its_messages() -> None:
     messages = [{"role": "user", "content": "Which?"}, {"role": "assistant", "content": [{"text": "The red ones."}]}]
     record = trajectory("t").model_copy(update={"turns": [Turn(messages=messages)]})
