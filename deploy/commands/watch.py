@@ -1,8 +1,13 @@
 """``headrace watch``: the monitors' alerts, acknowledging them, and planted hacks."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from headrace.deploy.terminal import CommandGroup, print_json, print_line, print_lines
+
+if TYPE_CHECKING:
+    from headrace.schemas.records.alert import Alert
 
 _BROKER = (
     click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
@@ -104,7 +109,7 @@ def monitors() -> None:
     "--ramp", type=click.IntRange(1, 1000), default=60, show_default=True, help="Steps until 90 % are hacked."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the simulation.")
-@click.option("--live", is_flag=True, help="Write the observations to a broker, whose process watch then alarms.")
+@click.option("--live", is_flag=True, help="Send the attempts to a running stack, whose process watch alarms.")
 @_BROKER[0]
 @_BROKER[1]
 def plant(
@@ -112,8 +117,19 @@ def plant(
 ) -> None:
     """Plant the hack or drift NAME into simulated rollouts, and print which monitors alarm, and when.
 
-    Steps are counted from the first hacked one. NAME `list` prints hacks and drifts, `nothing` plants none. With --live
-    the observations are written to the topic observations, under a run of their own: nothing is trained on them.
+    Steps are counted from the first hacked one. NAME `list` prints hacks and drifts, `nothing` plants none.
+
+    With --live the attempts are sent as events and feedback to a running stack: it assembles, scores, groups and
+    watches them, and its pages show their text. They have a run of their own and no consent to training, so nothing is
+    trained on them. Each step waits until the one before is observed; the command can be interrupted at any time.
+
+    \b
+    All hacks show live; these parts do not:
+      unannealed-lambda   only if the stack was started with
+                          --set 'workers.watch_anneals={"planted-unannealed@1": {"parallel": 400}}';
+                          its weight stops to decline at version 50, whatever --honest says
+      too-long            needs a trainer that rejects; so does the monitor rejection_reason of broken-calls
+      unjudged-if-long    needs a reward that waits for feedback; so does the monitor coverage of leaving-early
     """
     from headrace.streams.watch.planted.drifts import PLANTED
 
@@ -125,21 +141,29 @@ def plant(
         raise click.UsageError(f"No hack {name!r}: `headrace watch plant list` prints them.")
     from headrace.deploy.watching.plant import Plan, alarms, line, planted_steps
 
-    plan = Plan(PLANTED.get(name), honest, ramp, steps, seed)
-    if live:
-        from headrace.deploy.watching.alerts import send_planted
+    plan, found = Plan(PLANTED.get(name), honest, ramp, steps, seed), 0
 
-        run, count = send_planted(_address(kafka, data), plan)
-        print_line(f"{count} observations are written: `headrace watch list --run {run}` shows what the monitors say.")
-        return
+    def alarmed(step: int, alert: "Alert") -> None:
+        nonlocal found
+        found += 1
+        print_line(line(step, plan.share(step), alert))
+
     print_line(" step share  alarms")
-    found = 0
-    for step, alerts in alarms(planted_steps(plan, 0)):
-        for alert in alerts:
-            found += 1
-            print_line(line(step, alert))
+    if live:
+        from headrace.deploy.watching.live_plant import plant_live
+
+        sent = plant_live(_address(kafka, data), plan, alarmed)
+    else:
+        for each, alerts in alarms(planted_steps(plan, 0)):
+            for alert in alerts:
+                alarmed(each.step, alert)
     if not found:
         print_line("No monitor alarms.")
+    if live:
+        print_line(
+            f"{sent.attempts} attempts in {sent.events} events: `headrace watch list --run {sent.run}`, and the "
+            f"dashboard's page /watch?run={sent.run}, show what the monitors say."
+        )
 
 
 def _address(kafka: str | None, data: str | None) -> str:

@@ -1,18 +1,15 @@
-"""Reads the monitors' alerts from Kafka, and writes acknowledgements and planted observations to it."""
+"""Reads the monitors' alerts from Kafka, and writes acknowledgements to it."""
 
 import time
 
 from headrace.deploy.kafka.run import run_with_kafka
 from headrace.deploy.watching.episodes import EpisodeStatus, acknowledgement, episodes
-from headrace.deploy.watching.plant import Plan, planted_steps
-from headrace.schemas.ids import derived_id
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import AdmissionOrder, Alert
-from headrace.schemas.records.watch import Observation
-from headrace.schemas.topics import ALERTS, OBSERVATIONS
-from headrace.schemas.wire import UnreadableRecord, decode, record_message
+from headrace.schemas.topics import ALERTS
+from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.processors.watch import episode_message
 
 SOURCE = "/headrace/watch"
@@ -47,32 +44,3 @@ def acknowledge(
             await (await send(producer, ALERTS, message))
 
     run_with_kafka(bootstrap, write)
-
-
-def send_planted(bootstrap: str, plan: Plan) -> tuple[str, int]:
-    """Write the observations of ``plan`` to Kafka, under a run of their own. Returns its name and their number."""
-    begin_ms = time.time_ns() // 1_000_000
-    run = f"{plan.run}-{begin_ms}"
-
-    async def write() -> int:
-        count = 0
-        async with open_producer(bootstrap) as producer:
-            for step in planted_steps(plan, begin_ms):
-                sent = []
-                for observation in step.observations:
-                    name = observation.trajectory_id
-                    message = record_message(
-                        observation.model_copy(update={"run": run}),
-                        id=derived_id(Observation.TYPE, run, name, observation.of),
-                        key=name,
-                        source=SOURCE,
-                        time_ms=begin_ms,
-                        subject=name,
-                    )
-                    sent.append(await send(producer, OBSERVATIONS, message))
-                for each in sent:
-                    await each
-                count += len(sent)
-        return count
-
-    return run, run_with_kafka(bootstrap, write)

@@ -10,10 +10,11 @@ from random import Random
 
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Observation
+from headrace.streams.rewards.planted import LAMBDA
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.observe import observe_attempt, observe_feedback, observe_rejection, observe_reward
-from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
+from headrace.streams.watch.planted.attempts import SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.hacks import Hack, hacked_step, share_at
 from headrace.streams.watch.planted.observations import (
     feedback,
@@ -51,6 +52,10 @@ class Plan:
         """Name of the run."""
         return run_name(self.hack.name if self.hack else "nothing")
 
+    def share(self, step: int) -> float:
+        """Returns the share of hacked attempts at ``step``, which is 0 for the first one with the hack."""
+        return share_at(step, self.ramp) if self.hack is not None and step >= 0 else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class PlantedStep:
@@ -60,10 +65,17 @@ class PlantedStep:
     """Number from the first hacked step, which is 0; below 0 before it."""
     share: float
     """Share of hacked attempts."""
-    observations: list[Observation]
-    """What observe makes of its records."""
+    attempts: list[Attempt]
+    """Its attempts."""
+    run: str
+    """Name of the run."""
     time_ms: int
     """Time, Unix milliseconds."""
+
+    @property
+    def observations(self) -> list[Observation]:
+        """What observe would make of its records."""
+        return list(_observed(self.attempts, self.run, self.time_ms))
 
 
 def planted_steps(plan: Plan, begin_ms: int) -> Iterator[PlantedStep]:
@@ -71,14 +83,13 @@ def planted_steps(plan: Plan, begin_ms: int) -> Iterator[PlantedStep]:
     random = Random(f"{plan.hack.name if plan.hack else ''}/{plan.seed}")
     for version in range(plan.honest + plan.steps):
         step = version - plan.honest
-        hacked = plan.hack is not None and step >= 0
-        share = share_at(step, plan.ramp) if hacked else 0.0
-        if hacked and plan.hack is not None:
+        share = plan.share(step)
+        if plan.hack is not None and step >= 0:
             attempts = hacked_step(random, plan.hack, version, share, begun=plan.honest)
         else:
             attempts = honest_step(random, version)
         time_ms = begin_ms + STEP_MS * version
-        yield PlantedStep(step, share, list(_observed(attempts, plan.run, time_ms)), time_ms)
+        yield PlantedStep(step, share, attempts, plan.run, time_ms)
 
 
 def _observed(attempts: list[Attempt], run: str, time_ms: int) -> Iterator[Observation]:
@@ -104,12 +115,14 @@ def alarms(steps: Iterator[PlantedStep]) -> Iterator[tuple[PlantedStep, list[Ale
         previous = each
 
 
-def line(step: PlantedStep, alert: Alert) -> str:
-    """Returns an alert as a line. Raises ``ValueError`` if it belongs to no episode."""
+def line(step: int, share: float, alert: Alert) -> str:
+    """Returns an alert as a line. ``step``: of the attempts that it is about, 0 for the first hacked ones, of which
+    ``share`` are hacked. Raises ``ValueError`` if it belongs to no episode.
+    """
     if (episode := alert.episode) is None:
         raise ValueError(f"{alert.kind} belongs to no episode")
     figures = alert.details
     usual = f", usually {figures['expected']:.3g}" if "expected" in figures else ""
     examples = f" ({' '.join(episode.examples[:3])} …)" if episode.state is EpisodeState.OPENED else ""
     what = f"{episode.monitor} {episode.state}: {figures['value']:.3g}{usual}{examples}"
-    return f"{step.step + 1:5d}  {step.share:4.0%}  {what}"
+    return f"{step + 1:5d}  {share:4.0%}  {what}"

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
+from headrace.streams.rewards.planted import LAMBDA
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.monitors import MONITORS, WRONG_ANSWERS
-from headrace.streams.watch.planted.attempts import LAMBDA, SPEC, Attempt, honest_step
+from headrace.streams.watch.planted.attempts import SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
 from headrace.streams.watch.planted.observations import (

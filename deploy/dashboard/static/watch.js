@@ -139,7 +139,7 @@ function drawWatched(rows) {
   if (!rows.length) {
     fill("watched", element("div", { className: "empty" }, element("p", {},
       "Nothing yet. The processors observe and watch run in the process workers, which ", element("code", {}, "headrace up"), " starts; a window ends at a new policy version, with at least 32 trajectories. ",
-      element("code", {}, "headrace watch plant search-once --live"), " shows an alarm without training anything.")));
+      element("code", {}, "headrace watch plant search-once --live"), " sends simulated attempts of a policy that learns a hack: within minutes it alarms here, with attempts to read, and nothing is trained on them.")));
     return;
   }
   fill("watched", recordTable("What the monitors read", [

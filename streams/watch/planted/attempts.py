@@ -12,7 +12,7 @@ from math import exp
 from random import Random
 
 from headrace.schemas.records.group import Reason
-from headrace.streams.rewards.schedule import linear
+from headrace.streams.rewards.planted import LAMBDA, PLANTED
 
 PER_STEP = 64
 """Attempts of a step."""
@@ -24,14 +24,8 @@ HELD_OUT = 32
 """Evaluations, at every fifth version."""
 EVALUATED_EVERY = 5
 
-SPEC = "planted@1"
-AGENT = "planted"
-ANNEALED_AT = 400
-"""Version from which λ of the shaping term is 0."""
-LAMBDA = linear(0.3, 0.0, until=ANNEALED_AT)
-"""λ of the shaping term."""
-MAXIMUM = 2.3
-"""Largest total: answer 1, quality 0.5, judged 0.5, parallel 0.3."""
+SPEC = PLANTED.label
+AGENT = PLANTED.name
 
 SOURCES = ("tickets", "papers")
 TOOLS = "prune,read,search"
@@ -99,6 +93,8 @@ class Attempt:
     """The tools that its model may use."""
     group: str = ""
     """Group of attempts at the same task; empty for an evaluation."""
+    hack: str = ""
+    """Hack that it plays; empty for an honest attempt."""
 
     @property
     def components(self) -> dict[str, tuple[float, float]]:

@@ -19,8 +19,9 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Defect, Segment, ToolUse, Trajectory, Turn
 from headrace.schemas.records.watch import Lane
+from headrace.streams.rewards.planted import MAXIMUM
 from headrace.streams.watch.actions import ANSWER, CALL, PRUNE, SAY, trigrams
-from headrace.streams.watch.planted.attempts import AGENT, MAXIMUM, SOURCES, SPEC, Attempt
+from headrace.streams.watch.planted.attempts import AGENT, SOURCES, SPEC, Attempt
 from headrace.streams.watch.window import Key, Row
 
 SOURCE = SOURCES[0]
@@ -83,7 +84,7 @@ def trajectory(attempt: Attempt, run: str, time_ms: int) -> Trajectory:
         subagents_assigned=attempt.subagents,
         subagents_finished=attempt.finished,
         sampled_tokens=attempt.tokens,
-        status=_status(attempt),
+        status=status_of(attempt),
         answer="an answer" if attempt.answered else None,
         outcome=float(attempt.solved),
         defects=[Defect.BAD_EVENT] if attempt.dropped else [],
@@ -233,7 +234,8 @@ def reward_row(attempt: Attempt, time_ms: int) -> Row:
     )
 
 
-def _status(attempt: Attempt) -> EndStatus:
+def status_of(attempt: Attempt) -> EndStatus:
+    """Returns how ``attempt`` ended."""
     if attempt.left:
         return EndStatus.ABORTED
     return EndStatus.TURNS_EXHAUSTED if attempt.exhausted else EndStatus.COMPLETED
