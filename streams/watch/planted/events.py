@@ -152,6 +152,7 @@ def _start(attempt: Attempt, run: str, agent: str, group_id: str | None, group_s
         harness_version=MODEL,
         run=run,
         tenant=attempt.tenant,
+        tools_offered=attempt.tools_offered,
         purpose=Purpose.EVALUATE if attempt.evaluates else Purpose.TRAIN,
         consent=False,
         task={
