@@ -21,11 +21,11 @@ from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.reading import KafkaRecord, next_records, partitions_of
 from headrace.schemas.kafka.sending import send
-from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.alert import Alert, Episode
 from headrace.schemas.records.watch import Lane, Observation, Readings
 from headrace.schemas.topics import ALERTS, EVENTS, FEEDBACK, MONITORS, OBSERVATIONS
 from headrace.schemas.wire import UnreadableRecord, decode, encode
-from headrace.streams.watch.planted.events import Fact, agent_of, signal_of, step_facts, trajectory_id
+from headrace.streams.watch.planted.events import Fact, agent_of, step_facts, trajectory_id
 
 STALLED_S = 120.0
 """Seconds without a further observation after which the processors count as not running."""
@@ -166,11 +166,8 @@ class _Follower:
                 self._moved_at = time.monotonic()
             case Readings(run=self._run, lane=Lane.ATTEMPT):
                 self._read_version = max(self._read_version, payload.last_version or 0)
-            case Alert(episode=episode) if episode is not None and self._is_ours(payload, episode.spec):
+            case Alert(run=self._run, episode=Episode()):
                 self._alarmed(self._step_of(payload), payload)
-
-    def _is_ours(self, alert: Alert, spec: str) -> bool:
-        return alert.run == self._run or spec == signal_of(self._run)
 
     def _step_of(self, alert: Alert) -> int:
         """Returns the step that ``alert`` is about: that of its window or, where windows are no steps, the newest

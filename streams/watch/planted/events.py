@@ -52,6 +52,8 @@ HELPER = "planted-helper"
 """Agent of the sub-agents, whose role is frozen."""
 HELPER_CALLS = 2
 """Model calls of a sub-agent."""
+SIGNAL = "rating"
+"""Signal of the feedback."""
 GROUP = 4
 """Most attempts of a group."""
 READ_TOKENS = 8
@@ -92,11 +94,6 @@ def trajectory_id(attempt: Attempt, run: str) -> str:
 def agent_of(hack: Hack | None) -> str:
     """Returns the agent under which attempts of a run with ``hack`` are recorded, which decides about their reward."""
     return (PLANTED_UNANNEALED if hack is not None and hack.name == UNANNEALED else PLANTED).name
-
-
-def signal_of(run: str) -> str:
-    """Returns the signal of the feedback of ``run``: monitors of feedback know no run, so each has its own."""
-    return f"{run}-rating"
 
 
 def step_facts(attempts: Sequence[Attempt], run: str, agent: str, time_ms: int) -> Iterator[Fact]:
@@ -179,7 +176,7 @@ def _facts(attempt: Attempt, start: TrajectoryStarted, time_ms: int) -> Iterator
     facts: list[Record] = [start, *_turns(attempt, start.run), end]
     yield from _numbered(name, facts, time_ms)
     if attempt.feedback and not attempt.evaluates:
-        given = FeedbackGiven(signal=signal_of(start.run), value=attempt.verdict, delay_s=attempt.delay_s)
+        given = FeedbackGiven(signal=SIGNAL, value=attempt.verdict, delay_s=attempt.delay_s)
         envelope = Envelope(derived_id(given.TYPE, name), given.TYPE, SOURCE, time_ms + len(facts), name)
         yield Fact(envelope, given)
 
