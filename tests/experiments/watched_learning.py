@@ -1,7 +1,10 @@
 """What the monitors say about the search agent while it learns honestly, without servers.
 
     python -m tests.experiments.watched_learning                          three seeds, 120 steps of 16 groups each
-    python -m tests.experiments.watched_learning --first-seed 3 --seeds 1 --steps 80
+    python -m tests.experiments.watched_learning --seeds 1 --steps 80 --groups 8 --observations FILE.jsonl.gz
+
+The second command made ``tests/data/learning.observations.jsonl.gz``, which ``test_watched_learning.py`` judges again.
+On another processor a policy learns a little differently.
 
 The reference agent samples, is rewarded and trained as in ``tests/simulator``. Its attempts become the same records as
 live ones, and these go through the functions of ``observe`` and ``watch``: what alarms here is a false alarm, or
@@ -9,10 +12,10 @@ something that the policy has learnt to do and that a person would have to look 
 """
 
 import argparse
-import json
+import gzip
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +26,7 @@ from headrace.streams.scoring.score import REWARDS_OF_AGENTS, score
 from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.observe import observe_attempt, observe_reward
 from headrace.streams.watch.settings import WatchSettings, anneals_of
-from headrace.streams.watch.watch import Watch, WatchChanges
+from headrace.streams.watch.watch import watch
 from headrace.trainer.model.load import load_model
 from tests.simulator.learn import LearnSettings, Step, learn, trainer_settings
 from tests.simulator.records import NOWHERE, segments_of
@@ -75,14 +78,12 @@ def watched(
     seed: int, steps: int, groups: int = 16, report: Callable[[Step], None] = lambda _: None
 ) -> tuple[Watched, list[Observation]]:
     """Learn for ``steps`` steps of ``groups`` groups of 8; returns what the monitors said, and what they read."""
-    fold, changes = Watch(WatchRules(anneals_of(WatchSettings(), REWARDS_OF_AGENTS))), WatchChanges()
     result, seen = Watched(seed), list[Observation]()
     episodes = training_episodes(spec=SEARCH)
 
     def after_group(number: int, members: Sequence[Attempt[SearchEpisode]]) -> None:
         for each in observations(number, seed, members, len(result.rewards)):
             seen.append(each)
-            fold.add(each, 1000 * len(result.rewards), changes)
 
     def after_step(step: object) -> None:
         if isinstance(step, Step):
@@ -96,16 +97,34 @@ def watched(
         first_task=seed * TASKS_PER_SEED,
     )
     learn(load_model(BASE), episodes, settings, report=after_step, after_group=after_group)
-    for readings, _ in changes.readings:
-        result.windows += 1
-        result.judged += sum(each.expected is not None for each in readings.readings.values())
-    last = {(each.lane, each.window): each.last_version or 0 for each, _ in changes.readings}
-    result.alarms = [
-        (alert.episode.monitor, last[Lane(str(alert.details["lane"])), int(alert.details["window"])])
-        for alert, _ in changes.alerts
-        if alert.episode and alert.episode.state is EpisodeState.OPENED
-    ]
-    return result, seen
+    return judged(result, seen), seen
+
+
+def judged(result: Watched, seen: Iterable[Observation]) -> Watched:
+    """Returns ``result`` with what the monitors say about the observations ``seen``."""
+    readings, alerts = watch(seen, WatchRules(anneals_of(WatchSettings(), REWARDS_OF_AGENTS)))
+    last = {(each.lane, each.window): each.last_version or 0 for each in readings}
+    return replace(
+        result,
+        windows=len(readings),
+        judged=sum(each.expected is not None for window in readings for each in window.readings.values()),
+        alarms=[
+            (alert.episode.monitor, last[Lane(str(alert.details["lane"])), int(alert.details["window"])])
+            for alert in alerts
+            if alert.episode and alert.episode.state is EpisodeState.OPENED
+        ],
+    )
+
+
+def as_lines(seen: Iterable[Observation]) -> bytes:
+    """Returns observations as compressed lines of JSON, the same bytes for the same observations."""
+    lines = (each.model_dump_json(exclude_defaults=True) for each in seen)
+    return gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
+
+
+def from_lines(content: bytes) -> list[Observation]:
+    """Returns the observations in :func:`as_lines`. Raises ``ValueError``."""
+    return [Observation.model_validate_json(line) for line in gzip.decompress(content).splitlines()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,13 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--observations", type=Path, help="write the observations of the last run there, as JSON lines")
+    parser.add_argument("--observations", type=Path, help="write those of the last run there (.jsonl.gz)")
     options = parser.parse_args(arguments)
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         result, seen = watched(seed, options.steps, options.groups)
         print(result.line(), flush=True)
         if options.observations:
-            options.observations.write_text("".join(f"{json.dumps(each.model_dump(mode='json'))}\n" for each in seen))
+            options.observations.write_bytes(as_lines(seen))
     return 0
 
 
