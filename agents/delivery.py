@@ -18,11 +18,14 @@ which this process, or the process that it was forked from, has already sent.
 
 import asyncio
 import heapq
+import inspect
 import logging
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -74,6 +77,19 @@ RETRY_BACKOFF_MS = 250
 STOP_TIMEOUT_S = 2.0
 """Longest wait for an abandoned producer to stop."""
 
+_DEFAULTS: dict[str, Any] = {
+    "enable_idempotence": True,
+    "compression_type": COMPRESSION,
+    "linger_ms": 5,
+    "max_request_size": MAX_REQUEST_BYTES,
+    "request_timeout_ms": 10_000,
+    "retry_backoff_ms": RETRY_BACKOFF_MS,
+}
+"""Settings of the producer, which the host's replace."""
+
+_NOT_OPTIONS = frozenset({"self", "loop", "bootstrap_servers", "transactional_id"})
+"""Arguments of the producer that are no settings for a host: the SDK gives the address and runs no transactions."""
+
 
 _used_ids: defaultdict[str, set[int]] = defaultdict(set)
 """Producer ids under which this process has sent, by the cluster's address."""
@@ -89,6 +105,39 @@ class _Doubt:
     """Number of refusals when it was sent alone."""
     again_at: float = 0.0
     """When to send it again, in seconds: not before, except after the first refusal."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if no producer can be made with these settings of a host. Nothing is connected."""
+    parameters = inspect.signature(AIOKafkaProducer.__init__).parameters
+    for name, value in options.items():
+        if name not in parameters or name in _NOT_OPTIONS:
+            if name == "bootstrap_servers":
+                raise ValueError("kafka_options has 'bootstrap_servers': pass the address as the first argument")
+            known = [each for each in parameters if each not in _NOT_OPTIONS]
+            close = [repr(each) for each in get_close_matches(str(name), known, n=1)] or known
+            raise ValueError(
+                f"kafka_options has {name!r}, which the SDK's producer of aiokafka does not take: expected "
+                f"{', '.join(close)}"
+            )
+        if type(parameters[name].default) is int and type(value) not in (int, float):
+            raise ValueError(f"kafka_options[{name!r}] is of type {type(value).__name__}: expected a number")
+
+    problems: list[Exception] = []
+
+    async def make() -> None:
+        try:
+            producer = AIOKafkaProducer(bootstrap_servers="localhost:9092", **with_security(_DEFAULTS | dict(options)))
+            await producer.stop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the sender would meet it at each attempt
+            problems.append(error)
+
+    # On a thread of its own: the host's may run an event loop already.
+    thread = threading.Thread(target=lambda: asyncio.run(make()), name="headrace-sdk-options")
+    thread.start()
+    thread.join()
+    for error in problems:
+        raise ValueError(f"no Kafka producer can be made with these kafka_options: {error}") from error
 
 
 class EventDelivery:
@@ -198,17 +247,9 @@ class EventDelivery:
             wait=wait_exponential_jitter(multiplier=RECONNECT_MIN_S, max=RECONNECT_MAX_S),
             before_sleep=self._not_connected,
         )
-        defaults: dict[str, Any] = {
-            "enable_idempotence": True,
-            "compression_type": COMPRESSION,
-            "linger_ms": 5,
-            "max_request_size": MAX_REQUEST_BYTES,
-            "request_timeout_ms": 10_000,
-            "retry_backoff_ms": RETRY_BACKOFF_MS,
-        }
         async for attempt in retrying:
             with attempt:
-                return await self._unused_producer(defaults | dict(self._options))
+                return await self._unused_producer(_DEFAULTS | dict(self._options))
         raise AssertionError("retries without end ended")
 
     async def _unused_producer(self, options: Mapping[str, Any]) -> AIOKafkaProducer:

@@ -36,6 +36,7 @@ from headrace.agents.adapters.recorder import Quietly, Recorder
 from headrace.agents.consent import UNRECORDED, Consent, consent_of
 from headrace.agents.counters import LOG_THREAD_NAME, Alteration, DropReason, SdkCounters
 from headrace.agents.decorators import record_tool_calls, record_trajectories, task_of
+from headrace.agents.delivery import check_options
 from headrace.agents.encoding import Note
 from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
 from headrace.agents.identifier import MAX_CHARACTERS, BadIdentifier, identifier
@@ -138,7 +139,16 @@ class Headrace:
             raise ValueError(f"spool_bytes is {spool_bytes}: expected at least 0, which turns the spool off")
         if flush_deadline_s < 0 or stats_interval_s <= 0:
             raise ValueError("flush_deadline_s must be 0 or more, stats_interval_s more than 0")
+        if masking is not None and not isinstance(masking, Masking):
+            raise ValueError(
+                f"masking is of type {type_name(type(masking))}: expected Masking(...), "
+                'of headrace.agents.masking.settings, for example Masking(("email",))'
+            )
+        if kafka_options is not None and not isinstance(kafka_options, Mapping):
+            raise ValueError(f"kafka_options is of type {type_name(type(kafka_options))}: expected a dict")
         with_security(kafka_options or {})  # raises for settings that cannot work
+        if kafka_options:
+            check_options(kafka_options)
         self._config = SenderConfig(
             bootstrap=address,
             source=source,

@@ -54,6 +54,8 @@ class Masking:
     def __post_init__(self) -> None:
         """Raises ``ValueError`` if a preset is unknown, a pattern or its kind cannot be used, or a limit is invalid."""
         rules: list[Rule] = []
+        if isinstance(self.presets, str):
+            raise ValueError(f"presets is the text {self.presets!r}: expected several presets: ({self.presets!r},)")
         for preset in self.presets:
             try:
                 rules += rules_of(Preset(preset))

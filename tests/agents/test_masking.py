@@ -187,6 +187,13 @@ def test_a_pattern_that_may_be_slow_is_refused(pattern: Any, problem: str) -> No
         linear(pattern)
 
 
+def test_presets_are_several_and_a_single_text_is_refused_by_that_name() -> None:
+    with pytest.raises(ValueError, match=r"presets is the text 'email': expected several presets: \('email',\)"):
+        Masking("email")
+    with pytest.raises(ValueError, match="there is no preset 'mail': expected one of email"):
+        Masking(("mail",))
+
+
 @pytest.mark.parametrize("pattern", [r"ORD-[0-9]{8}", r"(?:[a-z]{1,9}+-){1,9}+x", r"\b(?:AB|C)(?=\d)", r"(?>a{1,9})b"])
 def test_a_pattern_with_bounds_is_accepted(pattern: str) -> None:
     assert linear(pattern).pattern.pattern == pattern

@@ -73,11 +73,25 @@ def test_after_closing_events_are_counted_and_nothing_raises(headrace: Headrace)
         ({"max_event_bytes": 0}, "max_event_bytes"),
         ({"spool_bytes": -1}, "spool_bytes"),
         ({"stats_interval_s": 0.0}, "stats_interval_s"),
+        ({"masking": ["email"]}, r"masking is of type list: expected Masking\(\.\.\.\)"),
+        ({"masking": "email"}, "masking is of type str"),
+        ({"kafka_options": ["acks"]}, "kafka_options is of type list: expected a dict"),
+        ({"kafka_options": {"nonsense": 1}}, "'nonsense'.*expected"),
+        ({"kafka_options": {"request_timout_ms": 1}}, "'request_timout_ms'.*expected 'request_timeout_ms'"),
+        ({"kafka_options": {"bootstrap_servers": "a:1"}}, "pass the address as the first argument"),
+        ({"kafka_options": {"linger_ms": "5"}}, "'linger_ms'.*expected a number"),
+        ({"kafka_options": {"acks": 1}}, "acks=1 not supported if enable_idempotence=True"),
+        ({"kafka_options": {"security_protocol": "TLS"}}, "security_protocol"),
     ],
 )
 def test_invalid_settings_are_refused_at_construction(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Headrace(**{"bootstrap": NOWHERE, "source": "test"} | settings)
+
+
+async def test_producer_settings_that_can_work_are_accepted_inside_an_event_loop_too() -> None:
+    options = {"acks": 1, "enable_idempotence": False, "request_timeout_ms": 5_000, "compression_type": None}
+    Headrace(NOWHERE, source="test", kafka_options=options).close()
 
 
 def test_the_default_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
