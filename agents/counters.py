@@ -44,6 +44,9 @@ class DropReason(StrEnum):
     """The trajectory had ended."""
     BAD_IDENTIFIER = "bad_identifier"
     """An argument that identifies the event or its trajectory is not a valid identifier (``identifier.py``)."""
+    BAD_ARGUMENT = "bad_argument"
+    """An argument has a name that the method does not know, or a value that the start of a trajectory, or a tool's
+    arguments, cannot have (``arguments.py``)."""
     BAD_CONSENT = "bad_consent"
     """The ``consent`` of the trajectory is not a :class:`~headrace.agents.consent.Consent`, so none is assumed."""
     NO_TRAJECTORY = "no_trajectory"

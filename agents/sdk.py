@@ -33,6 +33,7 @@ from headrace.agents.adapters.gateway_session import GatewaySession, is_session_
 from headrace.agents.adapters.mcp import has_tools
 from headrace.agents.adapters.mcp import record_tools as record_tool_calls_of
 from headrace.agents.adapters.recorder import Quietly, Recorder
+from headrace.agents.arguments import BadArgument, check_names, further_fields
 from headrace.agents.consent import UNRECORDED, Consent, consent_of
 from headrace.agents.counters import LOG_THREAD_NAME, Alteration, DropReason, SdkCounters
 from headrace.agents.decorators import record_tool_calls, record_trajectories, task_of
@@ -48,7 +49,15 @@ from headrace.agents.sender import CLOSE_S, Sender
 from headrace.agents.sender_config import SPOOL_BYTES, SenderConfig
 from headrace.agents.spool_folder import default_folder
 from headrace.agents.streamed import Call
-from headrace.agents.trajectory import CURRENT, ContinuedTrajectory, Trajectory, open_trajectory, snapshot, text_of
+from headrace.agents.trajectory import (
+    CURRENT,
+    START_NAMES,
+    ContinuedTrajectory,
+    Trajectory,
+    open_trajectory,
+    snapshot,
+    text_of,
+)
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
 from headrace.schemas.kafka.security import with_security
 from headrace.schemas.topics import FEEDBACK
@@ -61,6 +70,9 @@ KAFKA_VARIABLE = "HEADRACE_KAFKA"
 
 DEFAULT_RUN = "default"
 """The run of trajectories for which none is given."""
+
+_TRAINABLE, _TRAIN = Role.TRAINABLE, Purpose.TRAIN
+"""The usual role and purpose; reading a member of an enum takes as long as three checks."""
 
 MAX_TOKEN_S = 10 * 366 * 86_400
 """Longest validity of a feedback token, in seconds: ten years."""
@@ -199,14 +211,17 @@ class Headrace:
         sample_rate: float | None = None,
         task: dict[str, Any] | None = None,
         trajectory_id: str | None = None,
-        **extra: Any,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> Trajectory:
-        """Begin an attempt at ``task_id``; fields as in :class:`headrace.schemas.events.TrajectoryStarted`.
+        """Begin an attempt at ``task_id``; fields as in :class:`headrace.schemas.events.TrajectoryStarted`, in which
+        ``extra`` adds your own.
 
         Use it in a ``with`` (or ``async with``), which ends it, or call ``.end()`` yourself. The default of
         ``trajectory_id`` is a new UUIDv7. Identifiers are texts of 1 to 512 characters; numbers and UUIDs are converted
         to text. With any other identifier the trajectory is not recorded: the argument is logged, and the trajectory's
-        events are counted as dropped (``bad_identifier``).
+        events are counted as dropped (``bad_identifier``). So is one with an argument that is unknown, or has a value
+        that its field cannot have (``bad_argument``): what ``consents=...`` was to say is not guessed.
 
         ``tools_offered``: the tools that the model may use, as one text of the function of that name in
         :mod:`headrace.schemas.tools_offered`, so that monitors see when others are offered.
@@ -239,17 +254,20 @@ class Headrace:
             "tenant": tenant,
             "sample_rate": rate,
             "task": {} if task is None else snapshot(task, self._config.max_event_bytes),
-            **extra,
         }
         # The usual case, spelled out: calls of is_plain would take a third of the time of this method.
         is_checked = (
             (type(task_id) is str and 0 < len(task_id) <= MAX_CHARACTERS and task_id.isascii())
             and (type(agent) is str and 0 < len(agent) <= MAX_CHARACTERS and agent.isascii())
             and (run is DEFAULT_RUN and group_id is None and cohort_key is None and tenant is None)
-            and (parent_trajectory_id is None and trajectory_id is None and not extra)
+            and (parent_trajectory_id is None and trajectory_id is None and not more and extra is None)
+            and (role is _TRAINABLE and purpose is _TRAIN and group_size is None and task is None)
+            and (type(harness_version) is str and len(harness_version) <= MAX_CHARACTERS)
             and is_usual
         )
-        return open_trajectory(self._sender, fields, trajectory_id, consent=allowed, is_checked=is_checked)
+        return open_trajectory(
+            self._sender, fields, trajectory_id, consent=allowed, more=more, extra=extra, is_checked=is_checked
+        )
 
     def continued(self, trajectory_id: str, known: int, *, replays: bool) -> Trajectory:
         """Continue a trajectory that an ended process began, of which the log has the first ``known`` events, its start
@@ -282,8 +300,12 @@ class Headrace:
         stream, with its leading items as the answer. If the reader stops earlier, it ends as aborted.
 
         ``task_id``: the task, or a function that returns it for the call's arguments; default: the function's name.
-        ``start`` as in :meth:`trajectory`.
+        ``start`` as in :meth:`trajectory`. Raises ``TypeError`` for an argument that it does not have.
         """
+        try:
+            check_names(start, START_NAMES)
+        except BadArgument as error:
+            raise TypeError(f"@headrace.traced(...): {error}") from None
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             def begin(call: Call) -> Trajectory:
@@ -352,13 +374,15 @@ class Headrace:
         *,
         delay_s: float | None = None,
         comment: str | None = None,
-        **extra: Any,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
-        """Send feedback on a trajectory, at any time after it began and from any process.
+        """Send feedback on a trajectory, at any time after it began and from any process. ``extra``: fields of your
+        own.
 
-        Feedback on a trajectory that is not recorded is not sent. Without a valid trajectory id and signal, or with a
-        ``value`` that is not a finite number, nothing is sent; the loss is counted (``bad_identifier``, ``invalid``)
-        and logged.
+        Feedback on a trajectory that is not recorded is not sent. Without a valid trajectory id and signal, with a
+        ``value`` that is not a finite number, or with an unknown argument, nothing is sent; the loss is counted
+        (``bad_identifier``, ``invalid``, ``bad_argument``) and logged.
         """
         sender = self._sender
         try:
@@ -368,10 +392,14 @@ class Headrace:
                 sender.counters.drop(sender.refusal, FeedbackGiven.TYPE)
                 return
             about, kind = text_of(sender, trajectory_id, "trajectory_id"), text_of(sender, signal, "signal")
-            fields = {"signal": kind, "value": value, "delay_s": delay_s, "comment": comment, **extra}
+            fields = {"signal": kind, "value": value, "delay_s": delay_s, "comment": comment}
+            if more or extra is not None:
+                fields |= further_fields(FeedbackGiven, more, extra)
             sender.put((FEEDBACK, about, None, time_ns(), get_current(), FeedbackGiven, fields))
         except BadIdentifier as error:
             sender.counters.drop(DropReason.BAD_IDENTIFIER, f"{error}. The feedback is not sent")
+        except BadArgument as error:
+            sender.counters.drop(DropReason.BAD_ARGUMENT, f"{error}. The feedback is not sent")
         except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 

@@ -84,6 +84,7 @@ NEVER_QUEUED = {
     DropReason.SPOOL_FULL,
     DropReason.AFTER_END,
     DropReason.BAD_IDENTIFIER,
+    DropReason.BAD_ARGUMENT,
     DropReason.BAD_CONSENT,
     DropReason.NO_TRAJECTORY,
     DropReason.FORKED,

@@ -7,7 +7,7 @@ mix of old and new values. No method raises, whatever its arguments; problems ar
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from time import perf_counter, time_ns
 from types import TracebackType
@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from opentelemetry.context import get_current
 
+from headrace.agents.arguments import BadArgument, check_object, check_start, further_fields
 from headrace.agents.consent import UNRECORDED, Consent, consent_of, is_recorded
 from headrace.agents.counters import Alteration, DropReason
 from headrace.agents.encoding import HUGE
@@ -56,6 +57,9 @@ OPTIONAL = ("group_id", "cohort_key", "run", "parent_trajectory_id", "fork_group
 """Identifiers that may be omitted."""
 
 _STATUSES = tuple(EndStatus)
+
+START_NAMES = frozenset({*TrajectoryStarted.model_fields, "trajectory_id", "extra"})
+"""What a trajectory can be started with, by name."""
 
 Terms = tuple[bool, str | None, float]
 """Whether a trajectory may be trained on, its tenant, and the share of such trajectories that is recorded."""
@@ -130,6 +134,30 @@ class Trajectory:
         except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
+    def _note_more(
+        self,
+        model: type[Record],
+        fields: dict[str, Any],
+        more: Mapping[str, Any],
+        extra: Mapping[str, Any] | None,
+        place: int | None = None,
+    ) -> None:
+        """Note an event with further arguments of the host, unless one of them is unknown."""
+        try:
+            if more or extra is not None:
+                fields |= further_fields(model, more, extra)
+        except BadArgument as error:
+            self._lose(model, error, place)
+        else:
+            self._note(model, fields, place)
+
+    def _lose(self, model: type[Record], why: BadArgument, place: int | None = None) -> None:
+        """Count an event as dropped because of an argument. Its place in the order of events remains a gap."""
+        if place is None:
+            self.place()
+        reason = self._refusal or self._sender.refusal or DropReason.BAD_ARGUMENT
+        self._sender.counters.drop(reason, f"{why}. {model.TYPE} is not recorded")
+
     def model_called(
         self,
         model: str = "",
@@ -146,10 +174,11 @@ class Trajectory:
         latency_s: float | None = None,
         usage: Usage = _DEFAULT_USAGE,
         place: int | None = None,
-        **extra: Any,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """Record a model call and its answer; fields as in :class:`headrace.schemas.events.ModelCalled`. ``place``: of
-        the call in the order of events, from :meth:`place`; ``None``: the next one."""
+        the call in the order of events, from :meth:`place`; ``None``: the next one. ``extra``: fields of your own."""
         self.model_calls += 1
         items = self._items
         fields = {
@@ -165,9 +194,8 @@ class Trajectory:
             "messages": snapshot(messages, items),
             "latency_s": latency_s,
             "usage": usage,
-            **extra,
         }
-        self._note(ModelCalled, fields, place)
+        self._note_more(ModelCalled, fields, more, extra, place)
 
     def tool(
         self,
@@ -189,16 +217,33 @@ class Trajectory:
             unique = _identified(self._sender, call_id, "call_id") or f"c{next(self._calls)}"
         return ToolCall(self, name, {} if arguments is None else arguments, unique, thinking_tokens)
 
-    def pruned(self, pruned_ids: Sequence[str], tokens_before: int, tokens_after: int, **extra: Any) -> None:
-        """Record that pieces of the context were removed."""
+    def pruned(
+        self,
+        pruned_ids: Sequence[str],
+        tokens_before: int,
+        tokens_after: int,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Record that pieces of the context were removed. ``extra``: fields of your own."""
         ids = snapshot(pruned_ids, self._items)
-        fields = {"pruned_ids": ids, "tokens_before": tokens_before, "tokens_after": tokens_after, **extra}
-        self._note(ContextPruned, fields)
+        fields = {"pruned_ids": ids, "tokens_before": tokens_before, "tokens_after": tokens_after}
+        self._note_more(ContextPruned, fields, more, extra)
 
-    def summarized(self, tokens_before: int, tokens_after: int, summary: str | None = None, **extra: Any) -> None:
-        """Record that the context was replaced by ``summary``."""
-        fields = {"summary": summary, "tokens_before": tokens_before, "tokens_after": tokens_after, **extra}
-        self._note(ContextSummarized, fields)
+    def summarized(
+        self,
+        tokens_before: int,
+        tokens_after: int,
+        summary: str | None = None,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Record that the context was replaced by ``summary``; further fields as in
+        :class:`headrace.schemas.events.ContextSummarized`. ``extra``: fields of your own."""
+        fields = {"summary": summary, "tokens_before": tokens_before, "tokens_after": tokens_after}
+        self._note_more(ContextSummarized, fields, more, extra)
 
     def snapshotted(
         self,
@@ -208,12 +253,13 @@ class Trajectory:
         kind: SnapshotKind | str = SnapshotKind.FILES,
         sha256: str | None = None,
         ms: float = 0.0,
-        **extra: Any,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """Record that the environment's state was frozen; fields as in
         :class:`headrace.schemas.events.EnvironmentSnapshotted`."""
-        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "ms": ms, **extra}
-        self._note(EnvironmentSnapshotted, {"snapshot_id": snapshot_id, **fields})
+        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "ms": ms}
+        self._note_more(EnvironmentSnapshotted, {"snapshot_id": snapshot_id, **fields}, more, extra)
 
     def forked(
         self,
@@ -224,11 +270,12 @@ class Trajectory:
         kind: SnapshotKind | str = SnapshotKind.FILES,
         sha256: str | None = None,
         ms: float = 0.0,
-        **extra: Any,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """Record that ``forks`` further environments were started from a snapshot."""
-        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "forks": forks, "ms": ms, **extra}
-        self._note(EnvironmentForked, {"snapshot_id": snapshot_id, **fields})
+        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "forks": forks, "ms": ms}
+        self._note_more(EnvironmentForked, {"snapshot_id": snapshot_id, **fields}, more, extra)
 
     def restored(
         self,
@@ -239,15 +286,14 @@ class Trajectory:
         sha256: str | None = None,
         ms: float = 0.0,
         source_trajectory_id: str | None = None,
-        **extra: Any,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """Record that this trajectory's environment was started from a snapshot, which ``source_trajectory_id`` took
         if it is another trajectory."""
-        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "ms": ms, **extra}
-        self._note(
-            EnvironmentRestored,
-            {"snapshot_id": snapshot_id, "source_trajectory_id": source_trajectory_id, **fields},
-        )
+        fields = {"parent_id": parent_id, "kind": kind, "sha256": sha256, "ms": ms}
+        fields |= {"snapshot_id": snapshot_id, "source_trajectory_id": source_trajectory_id}
+        self._note_more(EnvironmentRestored, fields, more, extra)
 
     def subagent(
         self, name: str, *, task_id: str, stage: int = 0, role: Role | str = Role.FROZEN, **start: Any
@@ -261,20 +307,30 @@ class Trajectory:
         status: EndStatus | str = EndStatus.COMPLETED,
         answer: Any = None,
         outcome: float | None = None,
-        **extra: Any,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """End the attempt; later events are dropped (``after_end``).
 
-        ``status``: an :class:`~headrace.schemas.events.EndStatus` or its text, ``"completed"``. With any other value
-        the trajectory ends as failed, with an explanation in ``error``. ``outcome``: a finite number; with any other
-        value the event is dropped (``invalid``), because no number could replace it.
+        ``status``: an :class:`~headrace.schemas.events.EndStatus` or its text, ``"completed"``. With any other value,
+        and with an argument that is unknown, the trajectory ends as failed, with an explanation in ``error``.
+        ``outcome``: a finite number; with any other value the event is dropped (``invalid``), because no number could
+        replace it. Further fields as in :class:`headrace.schemas.events.TrajectoryEnded`; ``extra``: fields of your
+        own.
         """
+        if more or extra is not None:
+            try:
+                more = further_fields(TrajectoryEnded, more, extra)
+            except BadArgument as error:
+                self._sender.counters.alter(Alteration.END_STATUS, f"{error}. The trajectory ends as failed")
+                status, more = EndStatus.FAILED, {"error": str(error)}
         if type(status) is not EndStatus and not (type(status) is str and status in _STATUSES):
             given = repr(status[:40]) if type(status) is str else f"of type {type_name(type(status))}"
             why = f"status is {given}: expected one of {', '.join(_STATUSES)}"
             self._sender.counters.alter(Alteration.END_STATUS, why)
-            status, extra = EndStatus.FAILED, {"error": why} | extra
-        fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **extra}
+            status, more = EndStatus.FAILED, {"error": why} | more
+        fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **more}
         self._note(TrajectoryEnded, fields)
         if self._refusal is None:
             self.ended_as = EndStatus(status)
@@ -317,6 +373,9 @@ class UnrecordedTrajectory(Trajectory):
     def _note(self, model: type[Record], fields: dict[str, Any], place: int | None = None) -> None:
         """Send nothing."""
 
+    def _lose(self, model: type[Record], why: BadArgument, place: int | None = None) -> None:
+        """Nothing is lost of what is not recorded."""
+
 
 class ContinuedTrajectory(Trajectory):
     """A trajectory that another process began, continued after the events that are in the log."""
@@ -343,6 +402,7 @@ class ToolCall:
 
     __slots__ = (
         "_error_class",
+        "_problem",
         "_started",
         "_thinking_tokens",
         "_trajectory",
@@ -371,6 +431,7 @@ class ToolCall:
         self._trajectory = trajectory
         self._thinking_tokens = thinking_tokens
         self._error_class: ToolErrorClass | str | None = None
+        self._problem: BadArgument | None = None
         self._started = 0.0
 
     def error(self, error_class: ToolErrorClass | str, result: Any = None) -> None:
@@ -387,6 +448,13 @@ class ToolCall:
 
     def __enter__(self) -> Self:
         trajectory = self._trajectory
+        if type(self.arguments) is not dict:
+            try:
+                check_object("arguments", self.arguments)
+            except BadArgument as error:
+                self._problem = error
+                trajectory._lose(ToolCalled, error)
+                return self
         arguments = snapshot(self.arguments, trajectory._items)
         called = {"call_id": self.call_id, "tool": self.tool, "arguments": arguments}
         if self._thinking_tokens is not None:
@@ -400,6 +468,9 @@ class ToolCall:
     ) -> None:
         latency_s = perf_counter() - self._started if self._started else None
         trajectory = self._trajectory
+        if self._problem is not None:
+            trajectory._lose(ToolReturned, self._problem)
+            return
         if error is None:
             result = snapshot(self.result, trajectory._items)
         else:
@@ -436,6 +507,8 @@ class Subagent:
         self._name = name
         self._stage = stage
         may_train, tenant, sample_rate = parent._terms
+        more = {name: start.pop(name) for name in start.keys() - START_NAMES}
+        extra, trajectory_id = start.pop("extra", None), start.pop("trajectory_id", None)
         own = consent_of(start.pop("consent", may_train))
         if own is Consent.TRAIN and not may_train:  # a part of a trajectory cannot be given more than the whole
             own = Consent.ANALYSE
@@ -444,10 +517,13 @@ class Subagent:
             "parent_trajectory_id": parent.id,
             "tenant": tenant,
             "sample_rate": sample_rate,
+            "task": {},
             **start,
             "consent": own is Consent.TRAIN,
         }
-        self._sub = open_trajectory(parent._sender, fields, consent=own)
+        if fields["task"] is None:
+            fields["task"] = {}
+        self._sub = open_trajectory(parent._sender, fields, trajectory_id, consent=own, more=more, extra=extra)
 
     def __enter__(self) -> Trajectory:
         fields = {"name": self._name, "sub_trajectory_id": self._sub.id, "stage": self._stage}
@@ -486,22 +562,28 @@ def open_trajectory(
     trajectory_id: str | None = None,
     *,
     consent: Consent | None,
+    more: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
     is_checked: bool = False,
 ) -> Trajectory:
     """Open a trajectory and queue its first event, ``trajectory.started``. Never raises. ``consent``: ``None`` if what
     the host gave is none; then nothing is recorded, and each event is counted as dropped (``bad_consent``).
-    ``is_checked``: whether the identifiers are known to be plain, the trajectory to be recorded, and
-    tenant and share the usual ones.
+    ``more``, ``extra``: arguments of the host without a parameter, and fields of its own. ``is_checked``: whether the
+    identifiers are known to be plain, the trajectory to be recorded, and everything else the usual.
 
     If an argument is not a valid identifier (``None``, empty, longer than ``MAX_CHARACTERS``, of another type), it is
     logged with what is expected, and every event of the trajectory is counted as dropped (``bad_identifier``): with
     another identifier, the data would be about something else. Numbers and UUIDs are converted to text and logged.
+    An argument that is unknown, or has a value that the start cannot have, is treated alike (``bad_argument``).
     """
     if is_checked:
         trajectory = Trajectory(sender, sender.new_id(), None, (start["consent"], None, 1.0))
         trajectory._note(TrajectoryStarted, start)
         return trajectory
     try:
+        if more or extra is not None:
+            start |= further_fields(TrajectoryStarted, more or {}, extra)
+        check_start(start)
         for name in REQUIRED:
             if not is_plain(start[name]):
                 start[name] = text_of(sender, start[name], name)
@@ -514,13 +596,16 @@ def open_trajectory(
     except BadIdentifier as error:
         sender.counters.drop(DropReason.BAD_IDENTIFIER, f"{error}. The trajectory is not recorded")
         return Trajectory(sender, sender.new_id(), DropReason.BAD_IDENTIFIER)
+    except BadArgument as error:
+        sender.counters.drop(DropReason.BAD_ARGUMENT, f"{error}. The trajectory is not recorded")
+        return Trajectory(sender, sender.new_id(), DropReason.BAD_ARGUMENT)
     if consent is None:
         why = f"consent is not one of {', '.join(Consent)}. The trajectory is not recorded"
         sender.counters.drop(DropReason.BAD_CONSENT, why)
         return Trajectory(sender, sender.new_id(), DropReason.BAD_CONSENT)
     terms = (start["consent"], start["tenant"], start["sample_rate"])
     unique, parent_id, rate = trajectory_id or sender.new_id(), start.get("parent_trajectory_id"), terms[2]
-    rate = rate if type(rate) in (int, float) else 1.0  # anything else is refused when the event is encoded
+    rate = rate if type(rate) in (int, float) else 1.0  # an object of another type, which the encoder checks
     if not is_recorded(consent, unique, parent_id=parent_id, tenant=start["tenant"], sample_rate=rate):
         return UnrecordedTrajectory(sender, UNRECORDED + unique, None, terms)
     trajectory = Trajectory(sender, unique, None, terms)

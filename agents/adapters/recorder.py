@@ -97,15 +97,17 @@ class Recorder:
         answer: ReadAnswer,
         *,
         latency_s: float | None = None,
-        **extra: Any,
+        error: Raised | str | None = None,
+        **more: Any,
     ) -> None:
-        """Record a call. ``trajectory``: the one around it. ``extra``: further arguments of ``model_called``."""
+        """Record a call. ``trajectory``: the one around it. ``error``: what ended it. ``more``: further arguments of
+        ``model_called``."""
         start = b"" if request.previous_response_id is None else _response_point(request.previous_response_id)
         messages = request.messages or ()
         chain = chain_of(messages, start)
         owner = trajectory or self._memory.inferred(chain)
         if owner is None:
-            owner = self._begin(task_id=UNNAMED, agent=self._agent, inferred=True)
+            owner = self._begin(task_id=UNNAMED, agent=self._agent, extra={"inferred": True})
         conversations = self._memory.of(owner)
         recorded = conversations.known_length(chain)
         whole = messages if answer.message is None else (*messages, answer.message)
@@ -122,7 +124,8 @@ class Recorder:
             finish_reason="tool_calls" if calls and reason == "stop" else reason,
             usage=Usage(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens),
             latency_s=latency_s,
-            **extra,
+            extra=None if error is None else {"error": error},
+            **more,
         )
         if answer.message is None:
             return

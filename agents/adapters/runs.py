@@ -42,8 +42,8 @@ def begin_run(host: Host, around: Trajectory | None, *, task_id: Any, agent: str
     conversation, which the start of its own trajectory keeps."""
     if around is not None:
         return Run(around)
-    named = {} if session is None else {"session": session}
-    return Run(host.trajectory(task_id=task_id, agent=agent, **named), is_own=True)
+    named = None if session is None else {"session": session}
+    return Run(host.trajectory(task_id=task_id, agent=agent, extra=named), is_own=True)
 
 
 @contextmanager

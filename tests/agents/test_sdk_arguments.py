@@ -1,6 +1,7 @@
 """Whatever arguments the host passes, nothing raises into it, and every invalid argument is counted and logged."""
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
@@ -8,10 +9,10 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from headrace.agents.encoding import HUGE, Note
+from headrace.agents.encoding import HUGE, Note, encode_note
 from headrace.agents.sdk import Headrace
 from headrace.agents.trajectory import Trajectory
-from headrace.schemas.events import EndStatus
+from headrace.schemas.events import EndStatus, Purpose, TrajectoryStarted
 from tests.agents.sdk_helpers import until
 
 
@@ -49,6 +50,12 @@ HOSTILE: list[Callable[[Headrace, Trajectory], object]] = [
     lambda h, t: t.model_called(Hostile()),  # type: ignore[arg-type]
     lambda h, t: t.model_called("m", context_ids="abc", logprobs=[float("nan")]),  # type: ignore[arg-type]
     lambda h, t: t.model_called("m", no_such_field=Hostile()),
+    lambda h, t: t.model_called("m", extra={"mine": Hostile()}),
+    lambda h, t: t.model_called("m", extra=Hostile()),  # type: ignore[arg-type]
+    lambda h, t: t.model_called("m", extra={7: 1}),  # type: ignore[dict-item]
+    lambda h, t: h.trajectory(task_id="q", agent="a", purpose=Hostile(), role=Hostile()),  # type: ignore[arg-type]
+    lambda h, t: h.trajectory(task_id="q", agent="a", task=Hostile(), group_size=Hostile()),  # type: ignore[arg-type]
+    lambda h, t: t.subagent("s", task_id="q", no_such_field=Hostile()),
     lambda h, t: t.pruned(None, -1, "x"),  # type: ignore[arg-type]
     lambda h, t: t.summarized(Hostile(), Hostile()),  # type: ignore[arg-type]
     lambda h, t: t.tool(Hostile(), Hostile()).__enter__(),  # type: ignore[arg-type]
@@ -118,6 +125,122 @@ def test_an_invalid_identifier_is_logged_and_nothing_is_recorded(
     assert notes == []
     assert headrace.stats.dropped == {"bad_identifier": 3}
     until(lambda: argument in caplog.text and "expected a str" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "expected"),
+    [
+        ("purpose", "eval", "purpose: Input should be 'train' or 'evaluate'"),
+        ("purpose", None, "purpose: "),
+        ("role", "trained", "role: Input should be 'trainable' or 'frozen'"),
+        ("role", ["frozen"], "role: "),
+        ("group_size", 0, "group_size: "),
+        ("group_size", "many", "group_size: "),
+        ("sample_rate", 1.5, "sample_rate: "),
+        ("harness_version", 3, "harness_version: "),
+        ("task", "size 44", "task is of type str: expected a dict"),
+        ("consents", "unrecorded", "consents is no argument here: did you mean consent?"),
+        ("concent", False, "concent is no argument here: did you mean consent?"),
+        ("groupid", "g1", "groupid is no argument here: did you mean group_id?"),
+        ("wholly_other", 1, "wholly_other is no argument here. Fields of your own belong into extra={...}"),
+        ("extra", {"consent": "unrecorded"}, "extra has consent, which the event has itself"),
+        ("extra", "mine", "extra is of type str: expected a dict"),
+    ],
+)
+def test_a_wrong_argument_is_logged_and_nothing_of_the_trajectory_is_recorded(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, argument: str, given: Any, expected: str
+) -> None:
+    with headrace.trajectory(**{"task_id": "q", "agent": "a", argument: given}) as t, t.tool("search"):
+        pass
+    assert notes == []
+    assert headrace.stats.dropped == {"bad_argument": 3}
+    until(lambda: expected in caplog.text and "The trajectory is not recorded" in caplog.text)
+
+
+def test_a_wrong_argument_of_a_sub_agent_is_treated_alike(headrace: Headrace, notes: list[Note]) -> None:
+    with (
+        headrace.trajectory(task_id="q", agent="a") as t,
+        t.subagent("s", task_id="p", consents="unrecorded") as sub,
+    ):
+        sub.model_called("m")
+    assert {note.trajectory_id for note in notes} == {t.id}
+    assert headrace.stats.dropped == {"bad_argument": 2}
+
+
+def test_a_sub_agent_may_have_an_id_and_fields_of_its_own(headrace: Headrace, notes: list[Note]) -> None:
+    with headrace.trajectory(task_id="q", agent="a") as t:
+        with t.subagent("s", task_id="p", trajectory_id="sub-1", extra={"shift": "night"}, task=None) as sub:
+            pass
+        with t.subagent("s", task_id="p", fork_turn=2):
+            pass
+    first, second = (note.fields for note in notes if note.model is TrajectoryStarted and note.trajectory_id != t.id)
+    assert (sub.id, first["shift"], first["task"], second["fork_turn"]) == ("sub-1", "night", {}, 2)
+
+
+@pytest.mark.parametrize("task", [{"k": 1}, None])
+@pytest.mark.parametrize("purpose", ["evaluate", Purpose.EVALUATE])
+def test_right_arguments_are_recorded(headrace: Headrace, notes: list[Note], task: Any, purpose: Any) -> None:
+    start: dict[str, Any] = {
+        "group_size": np.int64(8),
+        "sample_rate": 1,
+        "harness_version": "v\ud800",
+        "role": "frozen",
+    }
+    with headrace.trajectory(task_id="q", agent="a", purpose=purpose, task=task, **start):
+        pass
+    payload = json.loads(encode_note(notes[0], "s", 10_000).message.value)
+    assert (payload["purpose"], payload["role"], payload["group_size"]) == ("evaluate", "frozen", 8)
+    assert headrace.stats.dropped == {}
+
+
+def test_fields_of_the_host_s_own_are_recorded(headrace: Headrace, notes: list[Note]) -> None:
+    t = headrace.trajectory(task_id="q", agent="a", extra={"shift": "night"})
+    t.model_called("m", extra={"shift": "night"}, delivered=True)
+    t.pruned(["c"], 2, 1, extra={"shift": "night"})
+    t.summarized(2, 1, extra={"shift": "night"}, chain_index=1)
+    t.snapshotted("s", extra={"shift": "night"}, provider="overlay")
+    t.forked("s", 2, extra={"shift": "night"})
+    t.restored("s", extra={"shift": "night"})
+    t.end(extra={"shift": "night"}, error="none")
+    headrace.feedback(t.id, "accepted", 1.0, extra={"shift": "night"})
+    assert len(notes) == 9
+    assert [json.loads(encode_note(note, "s", 10_000).message.value)["shift"] for note in notes] == ["night"] * 9
+
+
+def test_an_event_with_an_unknown_argument_is_counted_and_leaves_a_gap(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture
+) -> None:
+    t = headrace.trajectory(task_id="q", agent="a")
+    t.model_called(model="m", message=[{"role": "user"}])
+    headrace.feedback(t.id, "accepted", 1.0, coment="good")
+    t.end(answer="blue", outcom=1.0)
+    assert [note.seq for note in notes] == [0, 2]
+    assert (notes[1].fields["status"], notes[1].fields["outcome"]) == ("failed", None)
+    assert "did you mean outcome?" in notes[1].fields["error"]
+    assert (headrace.stats.dropped, headrace.stats.altered) == ({"bad_argument": 2}, {"end_status": 1})
+    until(lambda: "did you mean messages?" in caplog.text)
+
+
+def test_a_name_that_may_be_data_is_not_logged(headrace: Headrace, caplog: pytest.LogCaptureFixture) -> None:
+    headrace.trajectory(task_id="q", agent="a", **{"ada@mill.example": 1})  # type: ignore[arg-type]
+    until(lambda: "a name that was passed is no argument here" in caplog.text)
+    assert "mill" not in caplog.text
+
+
+def test_a_decorator_refuses_unknown_arguments_where_it_is_applied(headrace: Headrace) -> None:
+    with pytest.raises(TypeError, match="consents is no argument here: did you mean consent"):
+        headrace.traced(agent="a", consents="unrecorded")
+
+
+@pytest.mark.parametrize("arguments", ["size 44", ["size"], 44])
+def test_a_tool_call_whose_arguments_are_no_dict_is_not_recorded(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, arguments: Any
+) -> None:
+    with headrace.trajectory(task_id="q", agent="a") as t, t.tool("search", arguments) as call:
+        call.result = ["boots"]
+    assert [note.seq for note in notes] == [0, 3]
+    assert headrace.stats.dropped == {"bad_argument": 2}
+    until(lambda: "arguments is of type" in caplog.text)
 
 
 @pytest.mark.parametrize(("about", "signal"), [(None, "s"), ("", "s"), (object(), "s"), ("t", None), ("t", "")])
