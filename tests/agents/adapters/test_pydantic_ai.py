@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ def _library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WIRED = pytest.mark.parametrize("is_wrapped", [True, False], ids=["wrapped", "plain"])
 APIS = pytest.mark.parametrize("api", ["chat", "responses"])
+
+
+def test_the_extra_has_what_the_example_imports() -> None:
+    """The library itself imports no client of a model."""
+    settings = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    (extra,) = settings["project"]["optional-dependencies"]["pydantic-ai"]
+    assert extra.startswith("pydantic-ai-slim[openai]")
 
 
 def model(headrace: Headrace, endpoint: Endpoint, api: str, is_wrapped: bool) -> Any:
