@@ -96,21 +96,32 @@ class ToolRecording:
     def __init__(self, call: ToolCall, most: int) -> None:
         self._call = call.__enter__()
         self._collected = Collected(most)
+        self._is_recorded = False
         self.add = self._collected.add
         self.resume = self._collected.begin
+        call.trajectory.open_streams[self] = None
 
     def pause(self) -> None:
         """Nothing changes in the context."""
 
     def finish(self, error: BaseException | None = None, *, is_stopped: bool = False) -> None:
         """Record the result; a failure of the tool as such."""
+        if self._is_recorded:
+            return
+        self._is_recorded = True
         call = self._call
+        call.trajectory.open_streams.pop(self, None)
         call.stream = self._collected.summary(complete=error is None and not is_stopped)
         if error is None or is_stopped:
             call.result = self._collected.result()
             call.__exit__(None, None, None)
         else:
             call.__exit__(type(error), error, None)
+
+    def cut(self) -> None:
+        """Record what was read until the trajectory's end. An asynchronous generator that its reader leaves is closed
+        by its event loop, at any time after that."""
+        self.finish(is_stopped=True)
 
 
 class TrajectoryRecording:

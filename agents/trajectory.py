@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from time import perf_counter, time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from opentelemetry.context import get_current
 
@@ -68,6 +68,13 @@ CURRENT: "ContextVar[Trajectory | None]" = ContextVar("headrace_trajectory", def
 """The trajectory of the innermost ``with`` around the running code."""
 
 
+class OpenStream(Protocol):
+    """A stream that is recorded once it ends, at the latest when its trajectory does."""
+
+    def cut(self) -> None:
+        """Record what was read so far. Does not raise."""
+
+
 class Trajectory:
     """One attempt at a task. A ``with`` block ends it: as completed, or as failed if an exception leaves the block.
 
@@ -86,6 +93,7 @@ class Trajectory:
         "ended_as",
         "id",
         "model_calls",
+        "open_streams",
     )
 
     def __init__(
@@ -102,6 +110,8 @@ class Trajectory:
         """Number of model calls so far."""
         self.ended_as: EndStatus | None = None
         """Status of its end; ``None`` while it is open."""
+        self.open_streams: dict[OpenStream, None] = {}
+        """Streams that belong to it and have not ended, in the order of their beginnings."""
         self._sender = sender
         self._refusal = refusal
         self._terms = terms
@@ -311,7 +321,8 @@ class Trajectory:
         extra: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """End the attempt; later events are dropped (``after_end``).
+        """End the attempt; later events are dropped (``after_end``). Of streams that are still open, what was read so
+        far is recorded before.
 
         ``status``: an :class:`~headrace.schemas.events.EndStatus` or its text, ``"completed"``. With any other value,
         and with an argument that is unknown, the trajectory ends as failed, with an explanation in ``error``.
@@ -319,6 +330,8 @@ class Trajectory:
         replace it. Further fields as in :class:`headrace.schemas.events.TrajectoryEnded`; ``extra``: fields of your
         own.
         """
+        for stream in list(self.open_streams):  # their readers have stopped without closing them
+            stream.cut()
         if more or extra is not None:
             try:
                 more = further_fields(TrajectoryEnded, more, extra)
@@ -405,12 +418,12 @@ class ToolCall:
         "_problem",
         "_started",
         "_thinking_tokens",
-        "_trajectory",
         "arguments",
         "call_id",
         "result",
         "stream",
         "tool",
+        "trajectory",
     )
 
     def __init__(
@@ -428,7 +441,7 @@ class ToolCall:
         """The tool's result: set it inside the ``with``."""
         self.stream: dict[str, Any] | None = None
         """For a result that was produced item by item: fields of :class:`headrace.schemas.events.Streamed`."""
-        self._trajectory = trajectory
+        self.trajectory = trajectory
         self._thinking_tokens = thinking_tokens
         self._error_class: ToolErrorClass | str | None = None
         self._problem: BadArgument | None = None
@@ -447,7 +460,7 @@ class ToolCall:
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
-        trajectory = self._trajectory
+        trajectory = self.trajectory
         if type(self.arguments) is not dict:
             try:
                 check_object("arguments", self.arguments)
@@ -467,7 +480,7 @@ class ToolCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         latency_s = perf_counter() - self._started if self._started else None
-        trajectory = self._trajectory
+        trajectory = self.trajectory
         if self._problem is not None:
             trajectory._lose(ToolReturned, self._problem)
             return

@@ -158,7 +158,8 @@ def _noted(call: RecordedCall, api: Api, keywords: dict[str, Any], result: Any) 
 
 
 class _Reading:
-    """A stream that the host reads. Its answer is recorded once: at its end, its failure, or when it is closed."""
+    """A stream that the host reads. Its answer is recorded once: at its end, its failure, when it is closed, or at the
+    end of its trajectory."""
 
     def __init__(self, call: RecordedCall, api: Api, headers: Mapping[str, str]) -> None:
         self._call = call
@@ -166,6 +167,7 @@ class _Reading:
         self._headers = headers
         self._answer = STREAMS[api]()
         self._is_recorded = False
+        call.open_streams[self] = None
 
     def add(self, chunk: Any) -> None:
         with self._call.quietly:
@@ -175,7 +177,12 @@ class _Reading:
         """Record what was read. ``extra``: further fields of the event."""
         if not self._is_recorded:
             self._is_recorded = True
+            self._call.open_streams.pop(self, None)
             self._call.answered(self._headers, lambda: read_answer(self._api, self._answer.body()), **extra)
+
+    def cut(self) -> None:
+        """Record what was read until the trajectory's end: the host has stopped reading without closing the stream."""
+        self.finish(delivered=False)
 
     def stop(self, error: BaseException) -> None:
         """Record what was read before ``error`` ended the stream."""

@@ -18,7 +18,7 @@ from headrace.agents.adapters.requests import ReadAnswer, ReadRequest, read_requ
 from headrace.agents.counters import DropReason, SdkCounters
 from headrace.agents.gateway.canonical import Api, to_chat
 from headrace.agents.raised import Raised, type_name
-from headrace.agents.trajectory import CURRENT, ToolCall, Trajectory
+from headrace.agents.trajectory import CURRENT, OpenStream, ToolCall, Trajectory
 from headrace.schemas.events import ToolErrorClass, Usage
 
 UNNAMED = "unnamed"
@@ -246,6 +246,11 @@ class RecordedCall:
         if may_be_late and self._trajectory is not None:
             self._recorder.sending(self._trajectory, read_request(api, self._body), is_reported_late=is_stream)
             self._place = self._trajectory.place() if is_stream else None
+
+    @property
+    def open_streams(self) -> dict[OpenStream, None]:
+        """The open streams of the trajectory around the call; none that are kept outside of any."""
+        return {} if self._trajectory is None else self._trajectory.open_streams
 
     @property
     def has_messages(self) -> bool:

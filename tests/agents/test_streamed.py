@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headrace.agents.encoding import Note, encode_note
 from headrace.agents.sdk import Headrace
 from headrace.agents.streamed import MAX_OBJECTS, Collected, ToolRecording, record_async_generator, record_generator
+from headrace.schemas.events import ToolReturned
 from tests.agents.sdk_helpers import kinds
 
 Streaming = Callable[..., Generator[Any, Any, Any]]
@@ -357,3 +358,45 @@ def test_what_plain_functions_return_is_the_answer(headrace: Headrace, notes: li
 
 def test_recordings_have_the_same_interface() -> None:
     assert {name for name in vars(ToolRecording) if not name.startswith("_")} >= {"pause", "finish"}
+
+
+def test_an_asynchronous_stream_that_its_reader_leaves_is_recorded_at_the_trajectory_s_end(
+    headrace: Headrace, notes: list[Note]
+) -> None:
+    """Only the event loop closes it, after that end."""
+
+    @headrace.tool()
+    async def search(query: str) -> AsyncIterator[str]:
+        for item in ("boots", "sandals", "shoes"):
+            yield item
+
+    @headrace.traced(agent="shop")
+    async def answer() -> str:
+        async for item in search("44"):
+            if item == "sandals":
+                break
+        return item
+
+    assert asyncio.run(answer()) == "sandals"
+    assert kinds(notes) == ["trajectory.started", "tool.called", "tool.returned", "trajectory.ended"]
+    returned = payload(notes[2])
+    assert (returned["status"], returned["result"]) == ("ok", "bootssandals")
+    assert (returned["stream"]["complete"], returned["stream"]["items"]) == (False, 2)
+    assert headrace.stats.dropped == {}
+
+
+def test_a_stream_that_is_read_on_after_the_trajectory_s_end_is_recorded_once(
+    headrace: Headrace, notes: list[Note]
+) -> None:
+    @headrace.tool()
+    def count() -> Iterator[int]:
+        yield from range(3)
+
+    with headrace.trajectory(task_id="q", agent="a"):
+        first, second = count(), count()
+        next(first), next(second)
+    assert list(first) == [1, 2]
+    second.close()  # type: ignore[attr-defined]
+    assert [payload(note)["result"] for note in notes if note.model is ToolReturned] == [[0], [0]]
+    assert kinds(notes)[-1] == "trajectory.ended"
+    assert headrace.stats.dropped == {}

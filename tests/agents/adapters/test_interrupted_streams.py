@@ -64,11 +64,28 @@ def test_a_stream_that_nobody_reads_to_its_end_is_recorded_when_it_is_forgotten(
     assert (called["messages"][-1]["content"], called["delivered"]) == ("We have", False)
 
 
+def test_a_stream_that_outlives_its_trajectory_is_recorded_at_the_end_as_far_as_it_was_read(
+    headrace: Headrace, client: openai.OpenAI, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    endpoint.answers(chat_stream("We have", " both."))
+    with headrace.trajectory(task_id="order-17", agent="checkout"):
+        stream = client.chat.completions.create(model="m", messages=[ASK], stream=True)
+        for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+    assert kinds(notes) == ["trajectory.started", "model.called", "trajectory.ended"]
+    (called,) = calls(notes)
+    assert (called["messages"][-1]["content"], called["delivered"]) == ("We have", False)
+    assert next(chunk.choices[0].delta.content for chunk in stream if chunk.choices) == " both.", "it can be read on"
+    stream.close()
+    assert (len(notes), headrace.stats.dropped) == (3, {})
+
+
 @pytest.mark.parametrize("closes", [True, False])
-def test_a_cancelled_reader_is_cancelled_and_the_call_is_recorded_or_counted(
+def test_a_cancelled_reader_is_cancelled_and_the_call_is_recorded(
     headrace: Headrace, async_client: openai.AsyncOpenAI, endpoint: Endpoint, notes: list[Note], closes: bool
 ) -> None:
-    """A stream that nobody closes is forgotten after the trajectory has ended."""
+    """A stream that nobody closes is forgotten after the trajectory has ended, so its call is recorded at that end."""
     endpoint.answers(chat_stream("We have", " both."))
     read: list[Any] = []
 
@@ -99,8 +116,9 @@ def test_a_cancelled_reader_is_cancelled_and_the_call_is_recorded_or_counted(
     asyncio.run(cancel())
     gc.collect()
     assert read == ["", "We have"]
-    assert [called["messages"][-1]["content"] for called in calls(notes)] == (["We have"] if closes else [])
-    assert headrace.stats.dropped == ({} if closes else {"after_end": 1})
+    assert [called["messages"][-1]["content"] for called in calls(notes)] == ["We have"]
+    assert [called["delivered"] for called in calls(notes)] == [False]
+    assert headrace.stats.dropped == {}
     assert kinds(notes)[-1] == "trajectory.ended"
     assert notes[-1].fields["status"] == "aborted"
 
