@@ -31,6 +31,10 @@ _TOOLS: ContextVar[dict[ToolCall, None]] = ContextVar("headrace_pydantic_ai_tool
 """Tool calls in progress of the run around the running code."""
 
 
+_CUT = ("incomplete", "interrupted")
+"""States of an answer that its reader has not read to its end."""
+
+
 class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the library may be absent where types are checked
     """Records runs. One capability serves any number of agents and runs, also at the same time."""
 
@@ -82,11 +86,14 @@ class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the l
             response = await handler(request_context)
         except BaseException as error:
             with self._quietly:
-                failure = ReadAnswer(finish_reason="error")
-                self._record(step, request_context, failure, perf_counter() - started, error=Raised.of(error))
+                partial = _received_of(request_context)
+                answer = ReadAnswer(finish_reason="error") if partial is None else _read(partial)
+                cut = {} if partial is None else {"delivered": False}
+                self._record(step, request_context, answer, perf_counter() - started, error=Raised.of(error), **cut)
             raise
         with self._quietly:
-            self._record(step, request_context, _read(response), perf_counter() - started)
+            cut = {"delivered": False} if response.state in _CUT else {}
+            self._record(step, request_context, _read(response), perf_counter() - started, **cut)
         return response
 
     async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
@@ -127,10 +134,10 @@ class HeadraceRecording(AbstractCapability[Any]):  # type: ignore[misc]  # the l
             run.trajectory.__enter__()  # tools and clients find it
         return run
 
-    def _record(self, step: ModelStep, asked: Any, answer: ReadAnswer, latency_s: float, **extra: Any) -> None:
+    def _record(self, step: ModelStep, asked: Any, answer: ReadAnswer, latency_s: float, **more: Any) -> None:
         if not step.is_recorded:
             body = {"model": asked.model.model_name, "messages": list(_to_chat(asked.messages))}
-            self._recorder.record(step.trajectory, read_request(Api.CHAT, body), answer, latency_s=latency_s, **extra)
+            self._recorder.record(step.trajectory, read_request(Api.CHAT, body), answer, latency_s=latency_s, **more)
 
 
 def _return(tools: dict[ToolCall, None], call: ToolCall, error: BaseException | None) -> None:
@@ -202,6 +209,13 @@ def _said(response: Any) -> dict[str, Any]:
     if texts["thinking"]:
         said["reasoning_content"] = "".join(texts["thinking"])
     return said | ({"tool_calls": calls} if calls else {})
+
+
+def _received_of(asked: Any) -> Any:
+    """Return what had come of a streamed answer before its reader was stopped; ``None`` if nothing, or if this version
+    of the library does not keep it."""
+    received = getattr(asked, "_usage_responses", ())
+    return received[-1] if received and received[-1].state in _CUT else None
 
 
 def _read(response: Any) -> ReadAnswer:

@@ -144,6 +144,40 @@ async def test_a_tool_that_is_cancelled_ends_with_its_run(
 
 
 @WIRED
+@APIS
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["left", "cancelled"])
+async def test_a_stream_that_is_not_read_to_its_end_is_recorded_as_far_as_it_was(
+    is_cancelled: bool, api: str, is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
+) -> None:
+    seller = agent(headrace, model(headrace, endpoint, api, is_wrapped), tools=False)
+    has_begun = asyncio.Event()
+
+    async def read() -> None:
+        async with seller.run_stream("boots in 44?") as result:
+            async for _ in result.stream_text(delta=True, debounce_by=None):
+                has_begun.set()
+                if not is_cancelled:
+                    break
+                await asyncio.sleep(60)
+
+    running = asyncio.create_task(read())
+    await has_begun.wait()
+    if is_cancelled:
+        running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled() == is_cancelled
+    (called,) = fields_of(notes, "model.called")
+    said = called["messages"][-1]
+    assert said["role"] == "assistant"
+    assert f"{ANSWER} 44".startswith(said["content"])
+    assert said["content"]
+    assert called["delivered"] is False
+    assert kinds(notes)[-1] == "trajectory.ended"
+    assert notes[-1].fields["status"] == ("aborted" if is_cancelled else "completed")
+    assert headrace.stats.dropped == {}
+
+
+@WIRED
 @pytest.mark.parametrize("why", ["ApprovalRequired", "CallDeferred"])
 async def test_a_tool_that_waits_for_a_person_has_not_failed(
     why: str, is_wrapped: bool, headrace: Headrace, endpoint: Endpoint, notes: list[Note]
