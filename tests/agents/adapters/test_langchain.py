@@ -148,3 +148,121 @@ def test_a_model_alone_is_a_trajectory_and_a_failing_one_reaches_the_caller(
     assert notes[1].fields["messages"] == [ASK, SAID]
     assert notes[4].fields["finish_reason"] == "error"
     assert notes[5].fields["status"] == "failed"
+
+
+def speaker() -> Any:
+    """A model that says a word, and only after a minute the next."""
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage, AIMessageChunk
+    from langchain_core.outputs import ChatGenerationChunk
+
+    class Speaker(GenericFakeChatModel):  # type: ignore[misc]
+        has_begun: Any = None
+
+        async def _agenerate(self, *arguments: Any, **options: Any) -> Any:
+            self.has_begun.set()
+            await asyncio.sleep(60)
+
+        async def _astream(self, *arguments: Any, **options: Any) -> Any:
+            for word in ("We ", "have both."):
+                yield ChatGenerationChunk(message=AIMessageChunk(word))
+                self.has_begun.set()
+                await asyncio.sleep(60)
+
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            return self
+
+    return Speaker(messages=iter([AIMessage("We have both.")]), has_begun=asyncio.Event())
+
+
+async def cancelled(work: Any, has_begun: asyncio.Event) -> None:
+    running = asyncio.create_task(work)
+    begun = asyncio.create_task(has_begun.wait())
+    await asyncio.wait([running, begun], return_when=asyncio.FIRST_COMPLETED)
+    assert begun.done(), running.result()
+    await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["ainvoke", "astream", "messages"])
+@pytest.mark.parametrize("inside", [False, True], ids=["own", "inside"])
+def test_a_model_call_that_is_cancelled_is_recorded_as_far_as_it_came(
+    how: str, inside: bool, headrace: Headrace, notes: list[Note]
+) -> None:
+    """LangChain reports no end of a call that ``ainvoke`` makes."""
+    from langgraph.prebuilt import create_react_agent
+
+    async def work(model: Any) -> None:
+        agent = create_react_agent(model, [])
+        if how == "ainvoke":
+            await agent.ainvoke(QUESTION, config=configured(headrace))
+        else:
+            mode = "messages" if how == "messages" else "values"
+            async for _ in agent.astream(QUESTION, config=configured(headrace), stream_mode=mode):
+                pass
+
+    async def around() -> None:
+        model = speaker()
+        if not inside:
+            return await cancelled(work(model), model.has_begun)
+        try:
+            async with headrace.trajectory(task_id="order-17", agent="checkout"):
+                await cancelled(work(model), model.has_begun)
+                raise asyncio.CancelledError
+        except asyncio.CancelledError:
+            return None
+
+    asyncio.run(around())
+    assert kinds(notes) == ["trajectory.started", "model.called", "trajectory.ended"]
+    called = notes[1].fields
+    said = [each["content"] for each in called["messages"] if each["role"] == "assistant"]
+    assert said == (["We "] if how == "messages" else [])
+    assert called["delivered"] is False or "CancelledError" in called["error"].plain()
+    assert notes[-1].fields["status"] == "aborted"
+    assert headrace.stats.dropped == {}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_stream_of_a_model_that_its_reader_leaves_is_recorded_as_far_as_it_was_read(
+    headrace: Headrace, notes: list[Note]
+) -> None:
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+
+    model = GenericFakeChatModel(messages=iter([AIMessage("We have both.")]))
+    stream = model.stream("boots in 44?", config=configured(headrace))
+    next(stream), next(stream)
+    stream.close()
+    assert kinds(notes) == ["trajectory.started", "model.called", "trajectory.ended"]
+    called = notes[1].fields
+    assert (called["messages"][-1], called["delivered"]) == ({"role": "assistant", "content": "We "}, False)
+    assert "error" not in called
+    assert (called["finish_reason"], notes[2].fields["status"]) == (None, "aborted")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tool_that_is_cancelled_ends_with_its_run(headrace: Headrace, notes: list[Note]) -> None:
+    from langchain_core.tools import tool
+
+    async def work() -> None:
+        has_begun = asyncio.Event()
+
+        @tool  # type: ignore[untyped-decorator]
+        async def search(query: str) -> None:
+            """Search the shop."""
+            has_begun.set()
+            await asyncio.sleep(60)
+
+        async def run() -> None:
+            async with headrace.trajectory(task_id="order-17", agent="checkout"):
+                await search.ainvoke({"query": "44"}, config=configured(headrace))
+
+        await cancelled(run(), has_begun)
+
+    asyncio.run(work())
+    assert kinds(notes) == ["trajectory.started", "tool.called", "tool.returned", "trajectory.ended"]
+    assert (notes[2].fields["status"], notes[2].fields["error_class"]) == ("error", "aborted")
+    assert headrace.stats.dropped == {}
