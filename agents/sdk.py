@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Never, ParamSpec, Self, TypeVar
 
 from opentelemetry.context import get_current
 
@@ -290,7 +290,7 @@ class Headrace:
         return Trajectory(self._sender, "", DropReason.NO_TRAJECTORY) if found is None else found
 
     def traced(
-        self, *, agent: str, task_id: Callable[..., str] | str | None = None, **start: Any
+        self, *function: Never, agent: str = "", task_id: Callable[..., str] | str | None = None, **start: Any
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function is a trajectory, which ``current()`` returns inside. Its answer is what
         the function returns, unless the function calls ``end`` itself.
@@ -302,6 +302,8 @@ class Headrace:
         ``task_id``: the task, or a function that returns it for the call's arguments; default: the function's name.
         ``start`` as in :meth:`trajectory`. Raises ``TypeError`` for an argument that it does not have.
         """
+        if function or not agent:
+            raise TypeError('write @headrace.traced(agent="..."), with the name of the agent')
         try:
             check_names(start, START_NAMES)
         except BadArgument as error:

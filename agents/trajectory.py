@@ -7,6 +7,7 @@ mix of old and new values. No method raises, whatever its arguments; problems ar
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from time import perf_counter, time_ns
@@ -66,6 +67,20 @@ Terms = tuple[bool, str | None, float]
 
 CURRENT: "ContextVar[Trajectory | None]" = ContextVar("headrace_trajectory", default=None)
 """The trajectory of the innermost ``with`` around the running code."""
+
+
+_REMEDIES = {
+    DropReason.NO_TRAJECTORY: "open one around it: with headrace.trajectory(...)",
+    DropReason.AFTER_END: "its trajectory had ended: end it after all of its work",
+    DropReason.CLOSED: "Headrace was closed: close it last",
+    DropReason.FORKED: "its trajectory belongs to the parent of this process: open another one here",
+}
+"""What to do about events that are dropped, by reason."""
+
+_THREAD = (
+    "; the thread {!r} has not the context of the code that started it: use asyncio.to_thread(...), or pass "
+    "contextvars.copy_context().run to the thread"
+)
 
 
 class OpenStream(Protocol):
@@ -136,7 +151,7 @@ class Trajectory:
         try:
             refusal = (self._refusal if place is None else None) or sender.refusal
             if refusal is not None:
-                sender.counters.drop(refusal, model.TYPE)
+                sender.counters.drop(refusal, _refused(refusal, model, fields, sender))
                 return
             # The number is taken before the queue is checked, so that a dropped event leaves a visible gap.
             number = next(self._numbers) if place is None else place
@@ -635,6 +650,20 @@ def text_of(sender: Sender, value: object, argument: str) -> str:
             Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}; it became the str {shown}"
         )
     return text
+
+
+def outside(what: str) -> str:
+    """Say what is outside of any trajectory, and if it is on a thread, that this may be why."""
+    thread = threading.current_thread()
+    return what if thread is threading.main_thread() else what + _THREAD.format(thread.name[:80])
+
+
+def _refused(reason: DropReason, model: type[Record], fields: dict[str, Any], sender: Sender) -> str:
+    """Return for the log which event is dropped, and what to do."""
+    tool, remedy = fields.get("tool"), _REMEDIES.get(reason)
+    named = f" of the tool {tool!r}" if is_plain(tool) and sender.config.masking is None else ""
+    what = f"{model.TYPE}{named}" if remedy is None else f"{model.TYPE}{named}, {remedy}"
+    return outside(what) if reason is DropReason.NO_TRAJECTORY else what
 
 
 def _identified(sender: Sender, value: object, argument: str) -> str | None:

@@ -33,6 +33,13 @@ OUTSIDE_SESSION = (
 """Logged once if calls reach a gateway inside a trajectory that is not a session."""
 
 
+UNKNOWN_TRAJECTORY = (
+    "feedback on a session whose trajectory is not known, because no wrapped client or logger has seen an answer of "
+    "the gateway in it: open the session at the gateway (POST /sessions) and pass gateway_session(..., trajectory_id=...)"
+)
+"""Cause of dropped feedback, for the log."""
+
+
 class GatewaySession(UnrecordedTrajectory):
     """A session: use it in a ``with`` around the calls that belong to it."""
 
@@ -60,7 +67,7 @@ class GatewaySession(UnrecordedTrajectory):
         """Send feedback on the gateway's trajectory, as :meth:`headrace.agents.sdk.Headrace.feedback` does. Before the
         first answer there is none: the feedback is dropped (``no_trajectory``)."""
         if self.trajectory_id is None:
-            self._sender.counters.drop(DropReason.NO_TRAJECTORY, "feedback before the gateway's first answer")
+            self._sender.counters.drop(DropReason.NO_TRAJECTORY, UNKNOWN_TRAJECTORY)
         else:
             self._feedback(self.trajectory_id, signal, value, **fields)
 

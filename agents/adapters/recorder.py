@@ -5,6 +5,8 @@ with the calls that continue its conversation. What came through a gateway is on
 """
 
 import hashlib
+import logging
+import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from headrace.agents.adapters.requests import ReadAnswer, ReadRequest, read_requ
 from headrace.agents.counters import DropReason, SdkCounters
 from headrace.agents.gateway.canonical import Api, to_chat
 from headrace.agents.raised import Raised, type_name
-from headrace.agents.trajectory import CURRENT, OpenStream, ToolCall, Trajectory
+from headrace.agents.trajectory import CURRENT, OpenStream, ToolCall, Trajectory, outside
 from headrace.schemas.events import ToolErrorClass, Usage
 
 UNNAMED = "unnamed"
@@ -78,6 +80,7 @@ class Recorder:
         """``begin``: opens a trajectory. ``agent``: agent of trajectories that the recorder opens. ``record_tools``:
         whether tool calls are recorded from the conversation."""
         self.quietly = Quietly(counters)
+        self._counters = counters
         self._begin = begin
         self._agent = agent
         self._record_tools = record_tools
@@ -107,6 +110,9 @@ class Recorder:
         chain = chain_of(messages, start)
         owner = trajectory or self._memory.inferred(chain)
         if owner is None:
+            if threading.current_thread() is not threading.main_thread():
+                text = outside("a model call is outside of any trajectory, and begins one of its own")
+                self._counters().log_once(logging.INFO, text)
             owner = self._begin(task_id=UNNAMED, agent=self._agent, extra={"inferred": True})
         conversations = self._memory.of(owner)
         recorded = conversations.known_length(chain)

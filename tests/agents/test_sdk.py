@@ -1,9 +1,11 @@
 """The events that the SDK's calls record, without a broker."""
 
 import asyncio
+import contextvars
 import threading
 from array import array
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,7 +14,7 @@ from headrace.agents.encoding import Note, encode_note, traceparent
 from headrace.agents.sdk import Headrace
 from headrace.agents.trajectory import Trajectory
 from headrace.schemas.events import ModelCalled
-from tests.agents.sdk_helpers import kinds
+from tests.agents.sdk_helpers import kinds, until
 
 
 def test_a_trajectory_is_numbered_from_its_start_to_its_end(headrace: Headrace, notes: list[Note]) -> None:
@@ -156,6 +158,45 @@ async def test_decorated_coroutines_are_awaited_inside_their_trajectory(headrace
 def test_the_tool_decorator_needs_parentheses(headrace: Headrace) -> None:
     with pytest.raises(TypeError, match="parentheses"):
         headrace.tool(len)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r'write @headrace.traced\(agent="..."\)'):
+        headrace.traced(len)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r'write @headrace.traced\(agent="..."\)'):
+        headrace.traced()
+
+
+@pytest.mark.parametrize("passes_context", [True, False])
+def test_a_thread_is_outside_of_the_trajectory_unless_it_gets_the_context(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, passes_context: bool
+) -> None:
+    @headrace.tool()
+    def search(query: str) -> str:
+        return query
+
+    with headrace.trajectory(task_id="q", agent="a"), ThreadPoolExecutor(1, "finder") as pool:
+        if passes_context:
+            pool.submit(contextvars.copy_context().run, search, "44").result()
+        else:
+            pool.submit(search, "44").result()
+    if passes_context:
+        assert kinds(notes) == ["trajectory.started", "tool.called", "tool.returned", "trajectory.ended"]
+        return
+    assert headrace.stats.dropped == {"no_trajectory": 2}
+    until(lambda: "of the tool 'search', open one around it" in caplog.text)
+    assert "the thread 'finder_0' has not the context" in caplog.text
+
+
+def test_a_dropped_event_is_logged_with_its_tool_and_what_to_do(
+    headrace: Headrace, caplog: pytest.LogCaptureFixture
+) -> None:
+    with headrace.current().tool("search"):
+        pass
+    with headrace.trajectory(task_id="q", agent="a") as t:
+        t.end()
+        with t.tool("stock"):
+            pass
+    until(lambda: "'search', open one around it: with headrace.trajectory(...)" in caplog.text)
+    until(lambda: "'stock', its trajectory had ended" in caplog.text)
+    assert "thread" not in caplog.text
 
 
 def test_later_changes_of_lists_and_dicts_are_not_recorded(headrace: Headrace, notes: list[Note]) -> None:
