@@ -35,7 +35,7 @@ OUTSIDE_SESSION = (
 
 UNKNOWN_TRAJECTORY = (
     "feedback on a session whose trajectory is not known, because no wrapped client or logger has seen an answer of "
-    "the gateway in it: open the session at the gateway (POST /sessions) and pass gateway_session(..., trajectory_id=...)"
+    "the gateway in it: open the session at the gateway (POST /sessions) and pass its trajectory_id to gateway_session"
 )
 """Cause of dropped feedback, for the log."""
 

@@ -24,6 +24,9 @@ _VALUES = 250_000
 # Not sets: what a program sends as a type may not be hashable.
 _TEXT_BLOCKS = ("text", "input_text", "output_text", "refusal")
 _ANSWER_BLOCKS = ("tool_use", "thinking", "redacted_thinking")
+_UNFINISHED = ("in_progress", "queued")
+"""States of a response whose stream was left, which are no reason why sampling stopped."""
+
 _ITEMS = (
     "message",
     "reasoning",
@@ -95,6 +98,8 @@ def read_answer(api: Api, answer: dict[str, Any]) -> ReadAnswer:
     elif api is Api.RESPONSES:
         said = answer.get("output")
         reason = _object(answer.get("incomplete_details")).get("reason") or answer.get("status")
+        if reason in _UNFINISHED:
+            reason = None
         tokens = usage.get("input_tokens"), usage.get("output_tokens")
     else:
         said = [{"role": "assistant", "content": answer.get("content")}]

@@ -34,9 +34,11 @@ from headrace.schemas.bounds import MAX_COUNT, MAX_NAME, MAX_STEPS
 from headrace.schemas.events import (
     EndStatus,
     ModelCalled,
+    Role,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
+    ToolErrorClass,
     ToolReturned,
     ToolStatus,
     TrajectoryEnded,
@@ -221,6 +223,7 @@ class _Builder:
                 "call_id": call_id,
                 "tool": tool.tool,
                 "status": ToolStatus.ERROR if failed else ToolStatus.OK,
+                "error_class": ToolErrorClass.ENVIRONMENT if failed else None,
                 "result": span.error if failed and tool.result is None else tool.result,
                 "latency_s": _seconds(span),
             },
@@ -316,6 +319,7 @@ class _Builder:
             "agent": agent or top.service or "otel",
             "parent_trajectory_id": self._parent(),
             "group_size": size if type(size) is int and 0 < size <= MAX_COUNT else None,
+            "role": Role.TRAINABLE if self._owner is None else Role.FROZEN,
             "task": {SCHEME: about},
             **given,
         }

@@ -236,6 +236,16 @@ def test_a_response_of_which_no_text_had_begun_has_its_whole_items_alone() -> No
     assert stream.body()["output"] == [call]
 
 
+def test_a_response_that_was_left_has_no_reason_for_its_end() -> None:
+    stream = ResponseStream()
+    begun = {"id": "r1", "model": "m", "output": [], "status": "in_progress"}
+    stream.add(SimpleNamespace(type="response.created", response=begun))
+    stream.add(SimpleNamespace(type="response.output_text.delta", delta="on"))
+    read = read_answer(Api.RESPONSES, stream.body())
+    assert read.message is not None
+    assert (read.message.text, read.finish_reason) == ("on", None)
+
+
 def test_a_tool_call_of_a_message_that_is_cut_keeps_its_text() -> None:
     stream = MessageStream()
     stream.add(SimpleNamespace(type="message_start", message={"role": "assistant"}))

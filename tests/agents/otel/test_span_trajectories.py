@@ -207,6 +207,15 @@ def test_an_agent_in_another_is_a_sub_agent() -> None:
     assert sub.parent_id == main.trajectory_id == sub.events[0].fields["parent_trajectory_id"]
     assert (sub.events[0].fields["agent"], sub.events[-1].fields["status"]) == ("b", "failed")
     assert len(fields(sub, "tool.called")) == 1
+    assert [each.events[0].fields["role"] for each in (main, sub)] == ["trainable", "frozen"], "as the SDK's own"
+
+
+def test_a_tool_that_failed_has_the_class_of_its_error() -> None:
+    [trajectory] = events(agent(1, None, 0, 9), tool(2, 1, 1, 2, error="no shop"), tool(3, 1, 3, 4))
+    assert [(each["status"], each["error_class"]) for each in fields(trajectory, "tool.returned")] == [
+        ("error", "environment"),
+        ("ok", None),
+    ]
 
 
 def test_one_call_that_two_instrumentations_record_is_one_event() -> None:
