@@ -265,7 +265,7 @@ def _wanted(
     error: str | None, topic: str | None, trajectory: str | None, producer: str | None
 ) -> "Callable[[DeadLetter, Reference], bool]":
     from headrace.deploy.dead_letters.page import producer_of
-    from headrace.deploy.tail.line import is_id
+    from headrace.deploy.tail.shortened_ids import is_id
     from headrace.streams.dead_letters.repair import content_of
 
     def wanted(dead: "DeadLetter", place: "Reference") -> bool:

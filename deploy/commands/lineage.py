@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.picture_file import check_picture
+from headrace.deploy.tail.shortened_ids import whole_id
 from headrace.deploy.terminal import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ _PORTION = 16
 
 @click.command("lineage")
 @click.option("--version", type=click.IntRange(min=0), metavar="V", help="Back: what this version was trained on.")
-@click.option("--trajectory", metavar="ID", help="Forward: what became of this trajectory.")
-@click.option("--event", metavar="ID", help="Forward: what became of the event with this ce_id.")
+@click.option("--trajectory", metavar="ID", callback=whole_id, help="Forward: what became of this trajectory.")
+@click.option("--event", metavar="ID", callback=whole_id, help="Forward: what became of the event with this ce_id.")
 @click.option("--run", metavar="NAME", help="Run of --version; default: the only run in the log.")
 @click.option("--members", is_flag=True, help="With --version: print each trajectory that it was trained on.")
 @click.option(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.tail.shortened_ids import whole_id
 from headrace.deploy.terminal import print_json, print_line, print_lines
 from headrace.schemas.safe_text import printable
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("trajectory_id", metavar="TRAJECTORY")
+@click.argument("trajectory_id", metavar="TRAJECTORY", callback=whole_id)
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
@@ -53,7 +54,8 @@ def command(
       headrace show 019f… --colour logprob         green: sure; red: surprising
       headrace show 019f… --colour advantage       green: better than its group's baseline; red: worse
       headrace show 019f… --tokenizer ./model      if no trainer has published the run's tokenizer
-      headrace lineage --version 12 --members      ids of trajectories; so do `headrace tail rewards` and the dashboard
+      headrace lineage --version 12 --members      ids of trajectories; so do `headrace tail rewards --full` and the
+                                                   dashboard
 
     Summaries, prunes and sub-agents stand in their turn; `headrace show` with a sub-agent's id shows what it did. Below
     stand the attempts of the group: the terms of the reward, the answer, and what each did in the turn in which it

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.deploy.tail.line import shortened, utc
+from headrace.deploy.tail.line import utc
+from headrace.deploy.tail.shortened_ids import shortened
 from headrace.schemas.envelope import SOURCE
 from headrace.schemas.safe_text import printable
 from headrace.schemas.wire import UnreadableRecord

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.deploy.tail.line import is_id
 from headrace.deploy.tail.record import DecodedRecord, label_of, short_type, trajectories_of
+from headrace.deploy.tail.shortened_ids import is_id
 from headrace.schemas.topics import EVENTS
 
 MAX_REMEMBERED = 100_000

@@ -13,13 +13,9 @@ from pydantic import BaseModel
 
 from headrace.deploy.tail.record import DecodedRecord, short_type
 from headrace.deploy.tail.sentence import sentence
+from headrace.deploy.tail.shortened_ids import shortened
 from headrace.schemas import envelope as names
 from headrace.schemas.safe_text import printable
-
-ELLIPSIS = "…"
-
-MAX_ID_CHARACTERS = 24
-"""Longest id that is never shortened."""
 
 _ATTRIBUTES = frozenset(
     {
@@ -51,17 +47,6 @@ class Line(NamedTuple):
     """A summary of the record, or the reason why it cannot be read."""
     unreadable: bool
     """Whether ``text`` is an error."""
-
-
-def shortened(name: str) -> str:
-    """Returns the start and the end of a long id, as in ``01a1fdd9…111111``; ``--trajectory`` accepts this form."""
-    return name if len(name) <= MAX_ID_CHARACTERS else f"{name[:8]}{ELLIPSIS}{name[-6:]}"
-
-
-def is_id(name: str, wanted: str) -> bool:
-    """Whether ``name`` is the id ``wanted``, which may be shortened."""
-    head, ellipsis, tail = wanted.partition(ELLIPSIS)
-    return name.startswith(head) and name.endswith(tail) if ellipsis else name == wanted
 
 
 def line(record: DecodedRecord, *, full: bool = False) -> Line:

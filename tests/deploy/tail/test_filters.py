@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.deploy.tail.filters import Condition, Filters
-from headrace.deploy.tail.line import shortened
 from headrace.deploy.tail.record import decode_record
+from headrace.deploy.tail.shortened_ids import shortened
 from headrace.deploy.tail.start import StartPosition, parse_start
 from headrace.schemas.events import Sampling
 from headrace.schemas.examples import EXAMPLES, HELPER, OTHER, TRAJECTORY

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.deploy.tail.line import as_json, is_id, line, shortened
+from headrace.deploy.tail.line import as_json, line
 from headrace.deploy.tail.record import decode_record
 from headrace.deploy.tail.sentence import sentence
+from headrace.deploy.tail.shortened_ids import is_id, shortened
 from headrace.schemas.events import FACTS, ModelCalled, SdkStatsReported
 from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
 from headrace.schemas.records.reward import Component, Reward
