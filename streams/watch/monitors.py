@@ -359,10 +359,10 @@ REWARDS = (
     ),
     _reward(
         "group_variance",
-        "Rewards within groups have become more alike, and their mean does not explain it: different attempts may be "
-        "paid for one trick, and little is left to learn from.",
+        "Variance of rewards within groups, beyond what their mean explains, as a logarithm. A reading: it falls, too, "
+        "when an honest policy masters its tasks.",
         m.group_variance,
-        ChartRule(DOWN, 0.3),
+        None,
         m.of_group,
     ),
     _reward(

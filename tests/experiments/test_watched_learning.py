@@ -35,7 +35,6 @@ def test_the_monitors_that_must_not_mistake_learning_for_a_hack_were_judged() ->
         "tokens",
         "reward",
         "reward_ks",
-        "group_variance",
         "identical",
     }
 

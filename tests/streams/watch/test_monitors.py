@@ -1,7 +1,7 @@
 """Each monitor: from which change on it alarms, for which values, and that it is resolved and alarms again."""
 
 from collections.abc import Callable
-from math import exp, expm1
+from math import expm1
 from random import Random
 
 import pytest
@@ -80,14 +80,6 @@ def mixed(n: int, change: float) -> list[Row]:
     return [row(n, k, {"call:search": searches, "call:read": 10 - searches}) for k in range(N)]
 
 
-def alike(n: int, change: float) -> list[Row]:
-    """Groups of four totals whose variance falls by the factor of the change, with the same mean."""
-    half = 0.2 * exp(change / 2)
-    return [
-        row(n, k, {"total": 0.5 + half * (1 if k % 2 else -1), "maximum": 1.0}, group=f"{k // 4}") for k in range(N)
-    ]
-
-
 def reshaped(n: int, change: float) -> list[Row]:
     """Two totals, of which the larger becomes rarer: the distance of the distributions is the change. In a random
     order, because the sample of the baseline is every tenth."""
@@ -142,7 +134,6 @@ CASES: list[tuple[str, Key, float, Window]] = [
     ("heldout_gap", REWARDS, 0.5, evaluated(1, 0)),
     ("disagreement", REWARDS, 0.5, centred("disagreement")),
     ("identical", REWARDS, 0.15, equal_totals),
-    ("group_variance", REWARDS, -0.3, alike),
     ("coverage", REWARDS, -0.08, shared("feedback", 1, 0)),
     ("component:found", REWARDS, -0.15, beside_a_steady_total("found")),
     ("against:found", REWARDS, -0.3, together("value:found", "rest", **{"weight:found": 1.0})),
