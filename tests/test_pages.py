@@ -113,7 +113,7 @@ def test_every_snippet_is_run_by_a_test() -> None:
         "changed-by-feedback",
         "cost-of-a-version",
     }
-    run_by_test_consumers = {"kcat-headers", "kcat-rewards"}
+    run_by_test_consumers = {"kcat-alerts", "kcat-headers", "kcat-rewards"}
     run_by_tests_of_examples = {"typescript", "curl-session"}
     run_by_tests_of_clients = {"claude-agent-sdk"}
     run_by_test_archiver = {"duckdb", "archive-pandas"}
