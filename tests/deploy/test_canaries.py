@@ -302,6 +302,7 @@ def test_only_the_terminal_module_prints() -> None:
     found = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if printing.search(path.read_text())}
     assert found == {
         "terminal.py",
+        "commands/lineage.py",  # with --text, as show
         "commands/query.py",  # binary formats, which a terminal does not get
         "commands/show.py",  # coloured, each fragment escaped by printable()
         "commands/tail.py",
