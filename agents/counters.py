@@ -15,6 +15,7 @@ from collections import deque
 from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
+from types import FunctionType
 
 from headrace.agents.sender_loop import GATES, Gate
 from headrace.agents.spool_frames import Loss
@@ -131,7 +132,8 @@ class SdkCounters:
         self._start_thread_at = 0.0
 
     def drop(self, reason: DropReason, why: object = "", *, events: int = 1) -> None:
-        """Count ``events`` as dropped for ``reason``; ``why`` is for the log."""
+        """Count ``events`` as dropped for ``reason``; ``why`` is for the log: a text, or a function that returns it,
+        which is called only for the first of the events that a line of the log is about."""
         self._count(self._dropped[reason], why, events)
 
     def drop_damaged(self, path: str, loss: Loss) -> None:
@@ -192,7 +194,7 @@ class SdkCounters:
 
     def _count(self, counter: _Counter, why: object, number: int) -> None:
         if counter.why is None:
-            counter.why = why
+            counter.why = why() if isinstance(why, FunctionType) else why
         counter.add(number)
         if not counter.logged or time.monotonic() - counter.logged_at >= LOG_INTERVAL_S:
             self._log_soon()

@@ -151,7 +151,7 @@ class Trajectory:
         try:
             refusal = (self._refusal if place is None else None) or sender.refusal
             if refusal is not None:
-                sender.counters.drop(refusal, _refused(refusal, model, fields, sender))
+                sender.counters.drop(refusal, lambda: _refused(refusal, model, fields, sender))
                 return
             # The number is taken before the queue is checked, so that a dropped event leaves a visible gap.
             number = next(self._numbers) if place is None else place

@@ -132,7 +132,7 @@ async def _version(
     from headrace.deploy.errors import StackError
     from headrace.deploy.provenance.choose_run import chosen_run
     from headrace.deploy.provenance.version_page import member_json, member_line
-    from headrace.deploy.transcript.record_text import plain_texts
+    from headrace.deploy.transcript.page import plain_texts
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.read_version import read_graph, read_lineage
 
@@ -218,7 +218,7 @@ def _print_trace(trace: "Trace", as_json: bool, said: "list[Line] | None") -> No
 
     from headrace.deploy.provenance.trace_page import as_json as as_object
     from headrace.deploy.provenance.trace_page import page
-    from headrace.deploy.transcript.record_text import plain_texts
+    from headrace.deploy.transcript.page import plain_texts
 
     if as_json:
         print_json(as_object(trace) | ({} if said is None else {"text": plain_texts(said)}), indent=1)

@@ -66,7 +66,7 @@ def command(
     from headrace.deploy.provenance.trace_page import as_json as trace_as_json
     from headrace.deploy.provenance.trace_page import page
     from headrace.deploy.stack.state import address_of
-    from headrace.deploy.transcript.page import SHORT, WHOLE, Colouring, transcript
+    from headrace.deploy.transcript.page import SHORT, WHOLE, Colouring, plain_texts, transcript
     from headrace.deploy.transcript.siblings import as_json as group_as_json
     from headrace.deploy.transcript.siblings import siblings
     from headrace.deploy.transcript.styled import styled
@@ -85,12 +85,11 @@ def command(
     lines = transcript(record, decode, colouring, limits, beside.notes or (), advantage)
     group = beside.group
     if as_json:
-        texts = ["".join(fragment.text for fragment in line) for line in lines]
         more = {
             "feedback": [each.record.model_dump(mode="json") for each in beside.feedback],
             "group": group and group_as_json(group),
         }
-        print_json(trace_as_json(trace) | {"transcript": texts} | more, indent=1)
+        print_json(trace_as_json(trace) | {"transcript": plain_texts(lines)} | more, indent=1)
         return
     print_lines([*page(trace), *_feedback_lines(beside), ""])
     for line in lines:

@@ -100,8 +100,8 @@ def command(
     from headrace.deploy.tail.record import decode_record
     from headrace.deploy.tail.start import parse_start
     from headrace.deploy.transcript.log_decoders import LogDecoders
-    from headrace.deploy.transcript.page import Colouring
-    from headrace.deploy.transcript.record_text import RecordText, plain_texts
+    from headrace.deploy.transcript.page import Colouring, plain_texts
+    from headrace.deploy.transcript.record_text import RecordText
     from headrace.deploy.transcript.styled import styled
     from headrace.trainer.provenance.log_reader import open_log
 

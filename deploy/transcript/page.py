@@ -112,6 +112,11 @@ def transcript(
     return _bounded(lines, limits, f"`headrace show {trajectory.trajectory_id}` prints the rest")
 
 
+def plain_texts(lines: Iterable[Line]) -> list[str]:
+    """Returns ``lines`` without what their colours stand for."""
+    return ["".join(fragment.text for fragment in line) for line in lines]
+
+
 def _bounded(lines: Iterable[Line], limits: Limits, rest: str) -> list[Line]:
     """Returns at most ``limits.lines`` of ``lines``; the last one says ``rest`` if there are more."""
     if limits.lines is None:

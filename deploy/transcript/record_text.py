@@ -78,10 +78,5 @@ class RecordText:
         return [[_INDENT, *line] for line in transcript(record, decode, Colouring.VERSION, BRIEF)]
 
 
-def plain_texts(lines: list[Line]) -> list[str]:
-    """Returns ``lines`` without what their colours stand for."""
-    return ["".join(fragment.text for fragment in line) for line in lines]
-
-
 def _line(text: str) -> Line:
     return [_INDENT, Fragment(text, Kind.CONTEXT)]
