@@ -119,7 +119,7 @@ class Places:
             stored.update([place_entry(entry)])
         return [self._taken(name, stored).at(place) for name in list(self._of.get(trajectory, ()))]
 
-    def settled(self, about: About, stored: Stored) -> list[About]:
+    def placed(self, about: About, stored: Stored) -> list[About]:
         """Returns the rows that count now: ``about`` if its trajectory is known; otherwise it waits, and of too many
         that wait the first counts without its place."""
         known = self._known.get(about.trajectory)

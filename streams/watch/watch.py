@@ -124,15 +124,15 @@ class Watch:
         key = Key(Lane.FATE, step.run)
         for group in step.groups:
             for id in group.trajectory_ids:
-                row = Row(id, step.version, time_ms, {"dropped": 0.0})
-                self._add_about(About(digest(id, ""), key, digest(id, ""), row), changes)
+                row, trajectory = Row(id, step.version, time_ms, {"dropped": 0.0}), digest(id, "")
+                self._add_about(About(trajectory, key, trajectory, row), changes)
 
     def _add_about(self, about: About, changes: WatchChanges) -> None:
         """Add a row about a trajectory that may not be observed yet."""
         if self._places.waits(about):
             changes.counts[REPEATED] += 1
             return
-        self._add_all(self._places.settled(about, changes.stored), changes)
+        self._add_all(self._places.placed(about, changes.stored), changes)
 
     def _add_all(self, rows: Iterable[About], changes: WatchChanges) -> None:
         for each in rows:

@@ -19,17 +19,17 @@ def about(id: str, part: str = "", key: Key = THUMB, version: int | None = None)
 def test_what_is_known_counts_at_once_with_the_version_of_its_trajectory() -> None:
     known, stored = Places(), dict[bytes, bytes | None]()
     assert known.found(digest("t", ""), PLACE, stored) == []
-    (counted,) = known.settled(about("t", "f"), stored)
+    (counted,) = known.placed(about("t", "f"), stored)
     assert counted.key == Key(Lane.FEEDBACK, "r", "search", "hotpot", "thumb")
     assert (counted.row.version, counted.row.values) == (7, {"value": 1.0})
-    (rejected,) = known.settled(about("t", key=Key(Lane.FATE, "other"), version=3), stored)
+    (rejected,) = known.placed(about("t", key=Key(Lane.FATE, "other"), version=3), stored)
     assert (rejected.key, rejected.row.version) == (Key(Lane.FATE, "other", "search", "hotpot"), 3)
 
 
 def test_what_is_not_known_waits_and_then_counts_in_order() -> None:
     known, stored = Places(), dict[bytes, bytes | None]()
     rows = [about("t", "f1"), about("u", "f1"), about("t", "f2")]
-    assert [known.settled(each, stored) for each in rows] == [[], [], []]
+    assert [known.placed(each, stored) for each in rows] == [[], [], []]
     assert [known.waits(each) for each in rows] == [True] * 3
     assert not known.waits(about("t", "f3"))
     found = known.found(digest("t", ""), PLACE, stored)
@@ -46,9 +46,9 @@ def test_the_oldest_place_is_forgotten_and_what_waits_longest_counts_without_one
     known, stored = Places(), dict[bytes, bytes | None]()
     for id in ("a", "b", "a", "c"):
         known.found(digest(id, ""), PLACE, stored)
-    assert known.settled(about("a"), stored) == []
-    assert known.settled(about("x"), stored) == [about("a")]
-    assert known.settled(about("b"), stored) != []
+    assert known.placed(about("a"), stored) == []
+    assert known.placed(about("x"), stored) == [about("a")]
+    assert known.placed(about("b"), stored) != []
     assert [name for name, value in stored.items() if value is None] == [
         place_entry(places.StoredPlace(0, digest("a", ""), PLACE))[0],
         place_entry(places.StoredWaiting(0, about("a")))[0],
@@ -59,12 +59,12 @@ def test_the_stored_state_in_any_order_is_the_state() -> None:
     known, stored = Places(), dict[bytes, bytes | None]()
     for id in ("c", "a", "b"):
         known.found(digest(id, ""), PLACE, stored)
-        known.settled(about(f"unknown-{id}"), stored)
+        known.placed(about(f"unknown-{id}"), stored)
     entries = [decoded(name, value) for name, value in sorted(stored.items()) if value is not None]
     restored = Places(each for each in entries if isinstance(each, places.StoredPlace | places.StoredWaiting))
     assert restored.entries() == known.entries()
     assert {place_entry(each) for each in restored.entries()} == set(stored.items())
-    later = [each.settled(about("z"), {}) or each.entries()[-1].number for each in (known, restored)]
+    later = [each.placed(about("z"), {}) or each.entries()[-1].number for each in (known, restored)]
     assert later[0] == later[1]
 
 
