@@ -25,19 +25,18 @@ def record_trajectories(function: Callable[P, R], begin: Callable[[Call], Trajec
     It ends with the call. Its answer is what the function returned, or produced as a generator, unless the function
     ended it. ``most``: characters of a stream that are kept.
     """
-    if inspect.isgeneratorfunction(function):
-        stream = record_generator(function, lambda call: TrajectoryRecording(begin(call), most))
+    body, called = _body(function), cast(Callable[..., Any], function)
+    if inspect.isgeneratorfunction(body):
+        stream = record_generator(called, lambda call: TrajectoryRecording(begin(call), most))
         return cast(Callable[P, R], stream)
-    if inspect.isasyncgenfunction(function):
-        return cast(
-            Callable[P, R], record_async_generator(function, lambda call: TrajectoryRecording(begin(call), most))
-        )
-    if inspect.iscoroutinefunction(function):
+    if inspect.isasyncgenfunction(body):
+        return cast(Callable[P, R], record_async_generator(called, lambda call: TrajectoryRecording(begin(call), most)))
+    if inspect.iscoroutinefunction(body):
 
         @functools.wraps(function)
         async def run_async(*arguments: P.args, **keywords: P.kwargs) -> Any:
             with begin((arguments, keywords)) as trajectory:
-                result = await function(*arguments, **keywords)
+                result = await called(*arguments, **keywords)
                 _end(trajectory, result)
                 return result
 
@@ -66,16 +65,17 @@ def record_tool_calls(
     def begin(call: Call) -> ToolRecording:
         return ToolRecording(current().tool(title, _named(parameters, *call)), most)
 
-    if inspect.isgeneratorfunction(function):
-        return cast(Callable[P, R], record_generator(function, begin))
-    if inspect.isasyncgenfunction(function):
-        return cast(Callable[P, R], record_async_generator(function, begin))
-    if inspect.iscoroutinefunction(function):
+    body, called = _body(function), cast(Callable[..., Any], function)
+    if inspect.isgeneratorfunction(body):
+        return cast(Callable[P, R], record_generator(called, begin))
+    if inspect.isasyncgenfunction(body):
+        return cast(Callable[P, R], record_async_generator(called, begin))
+    if inspect.iscoroutinefunction(body):
 
         @functools.wraps(function)
         async def call_async(*arguments: P.args, **keywords: P.kwargs) -> Any:
             with current().tool(title, _named(parameters, arguments, keywords)) as call:
-                call.result = await function(*arguments, **keywords)
+                call.result = await called(*arguments, **keywords)
             return call.result
 
         return cast(Callable[P, R], call_async)
@@ -106,6 +106,13 @@ def function_name(function: Callable[..., Any]) -> str:
         return str(getattr(function, "__name__", type_name(type(function))))
     except Exception:  # noqa: BLE001 - a callable of the host may raise on any access
         return type_name(type(function))
+
+
+def _body(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that shows how ``function`` runs: of an object that can be called, its ``__call__``."""
+    if inspect.isroutine(function) or isinstance(function, functools.partial | type):
+        return function
+    return cast(Callable[..., Any], getattr(type(function), "__call__", function))  # noqa: B004 - not a test for it
 
 
 def _end(trajectory: Trajectory, answer: Any) -> None:

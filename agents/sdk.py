@@ -297,7 +297,8 @@ class Headrace:
 
         Coroutine functions, generator functions and asynchronous generator functions are recorded, too. A generator's
         stream passes through unchanged; the trajectory begins when the first item is requested and ends with the
-        stream, with its leading items as the answer. If the reader stops earlier, it ends as aborted.
+        stream, with its leading items as the answer. If the reader stops earlier, it ends as aborted. Of a plain
+        function that returns a coroutine or a generator only that return is recorded: decorate what runs or yields.
 
         ``task_id``: the task, or a function that returns it for the call's arguments; default: the function's name.
         ``start`` as in :meth:`trajectory`. Raises ``TypeError`` for an argument that it does not have.

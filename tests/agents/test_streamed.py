@@ -208,6 +208,38 @@ def test_a_stream_that_fails_is_a_failed_tool_call(headrace: Headrace, notes: li
     assert returned["result"] == {"error": "TimeoutError", "message": "TimeoutError: slow"}
 
 
+class Search:
+    """Objects that can be called."""
+
+    class Awaited:
+        async def __call__(self, query: str) -> str:
+            await asyncio.sleep(0)
+            return f"about {query}"
+
+    class Yielding:
+        def __call__(self, query: str) -> Iterator[str]:
+            yield from ("about ", query)
+
+    class Streaming:
+        async def __call__(self, query: str) -> AsyncIterator[str]:
+            for each in ("about ", query):
+                yield each
+
+
+@pytest.mark.parametrize("kind", [Search.Awaited, Search.Yielding, Search.Streaming])
+def test_an_object_is_recorded_as_its_call_runs(kind: type, headrace: Headrace, notes: list[Note]) -> None:
+    async def read() -> str:
+        called = headrace.tool("search")(kind())("rain")
+        if inspect.isawaitable(called):
+            return str(await called)
+        return "".join([each async for each in called] if hasattr(called, "__aiter__") else called)
+
+    with headrace.trajectory(task_id="t", agent="a"):
+        assert asyncio.run(read()) == "about rain"
+    returned = next(payload(note) for note in notes if note.model is ToolReturned)
+    assert returned["result"] == "about rain"
+
+
 def test_a_traced_stream_is_current_inside_and_not_between_items(headrace: Headrace, notes: list[Note]) -> None:
     @headrace.traced(agent="shop")
     def answer(question: str) -> Iterator[str]:
