@@ -29,6 +29,7 @@ from headrace.agents.gateway.native.available import NOT_BUILT, SPEEDUPS
 from headrace.agents.gateway.nodes import NodeStore
 from headrace.agents.gateway.prompts import Prompts
 from headrace.agents.gateway.recorder import Recorder
+from headrace.agents.gateway.regular_file import read_regular
 from headrace.agents.gateway.restore.fold import RestoreFold
 from headrace.agents.gateway.restore.instance import Instance, take_instance
 from headrace.agents.gateway.restore.start import Places, restore
@@ -182,10 +183,13 @@ def signing_secret(folder: Path) -> bytes:
                 os.link(new, path)
             finally:
                 new.unlink()
-        found = path.read_bytes()
+        found = read_regular(path, SECRET_BYTES)
     except OSError as error:
-        raise GatewayUnusable(f"the gateway's secret in {path} cannot be read or made: {error}") from error
-    if len(found) != SECRET_BYTES:
+        raise GatewayUnusable(
+            f"the gateway's secret in {path} cannot be read or made: {error}. It has {SECRET_BYTES} bytes: restore it, "
+            "or remove it"
+        ) from error
+    if len(found) < SECRET_BYTES:
         raise GatewayUnusable(f"{path} has {len(found)} bytes instead of {SECRET_BYTES}: restore it, or remove it")
     return found
 

@@ -13,14 +13,13 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
-import stat
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.agents.gateway.capture import Tenant
+from headrace.agents.gateway.regular_file import read_regular
 from headrace.agents.gateway.terms import TenantPolicy
 from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import Role
@@ -173,23 +172,11 @@ async def follow_keys(path: Path, tenants: Tenants) -> None:
 
 
 def _content_of(path: Path) -> bytes:
-    """Returns what is in the file ``path``; raises :class:`KeysUnusable` also for what is no file, since reading a pipe
-    may not end, and for what is too large.
-    """
-
-    def without_waiting(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NONBLOCK)
-
+    """Returns what is in the file ``path``. Raises :class:`KeysUnusable`."""
     try:
-        with open(path, "rb", opener=without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError("it is not a regular file")
-            content = file.read(MAX_KEYS_BYTES + 1)
-        if len(content) > MAX_KEYS_BYTES:
-            raise OSError(f"it is larger than {MAX_KEYS_BYTES:,} bytes")
+        return read_regular(path, MAX_KEYS_BYTES)
     except OSError as error:
         raise _unusable(path, error) from error
-    return content
 
 
 def _unusable(path: Path, error: Exception) -> KeysUnusable:
