@@ -2,7 +2,7 @@
 
     baseline          the first 25 values: mean m, standard deviation s
     slack  k          max(¾·s, ½·smallest effect that matters) + 3·s/√25
-    up                max(0, up + (x − m) − k)            down the same with (m − x)
+    up                max(0, up + (x − m) − k)            down the same with (m − x); a rule may limit what one x adds
     alarm             while up, or down, is above h = 8·s
 
 The sums are Page's CUSUM (1954). The slack for the error of a short baseline, 3·s/√n, makes false alarms rare: with ½·s
@@ -52,10 +52,15 @@ class ChartRule:
     """The mean, if it is known and need not be learnt; the chart then alarms from the first value on."""
     follows: float = FOLLOWS
     """Share by which the mean approaches each new value; 0 for a baseline that stays."""
+    most_a_window: float = CAP
+    """Largest evidence that one value adds, in units of h. Below ½ it takes three values to alarm: for what depends on
+    the tasks of a window, which are few."""
 
     def __post_init__(self) -> None:
-        if self.smallest <= 0 or self.baseline < 2 or not 0 <= self.follows < 1:
-            raise ValueError(f"{self}: smallest must be above 0, baseline at least 2, follows in [0, 1)")
+        if self.smallest <= 0 or self.baseline < 2 or not 0 <= self.follows < 1 or self.most_a_window <= 0:
+            raise ValueError(
+                f"{self}: smallest and most_a_window must be above 0, baseline at least 2, follows in [0, 1)"
+            )
 
     def matters_from(self, spread: float) -> float:
         """Returns the smallest change that matters for values with the standard deviation ``spread``, in the value's
@@ -137,8 +142,9 @@ def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, a
     error = 0.0 if rule.target is not None else 3 * sd / sqrt(rule.baseline)
     slack = max(0.75 * sd, 0.5 * rule.matters_from(chart.spread)) + error
     limit = THRESHOLD * sd
-    up = min(CAP * limit, max(0.0, chart.up + value - chart.mean - slack))
-    down = min(CAP * limit, max(0.0, chart.down + chart.mean - value - slack))
+    most = rule.most_a_window * limit
+    up = min(CAP * limit, max(0.0, chart.up + min(most, value - chart.mean - slack)))
+    down = min(CAP * limit, max(0.0, chart.down + min(most, chart.mean - value - slack)))
     if rule.direction is Direction.UP:
         down = 0.0
     if rule.direction is Direction.DOWN:

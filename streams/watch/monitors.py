@@ -80,6 +80,9 @@ def _attempt(name: str, about: str, measure: Measure, rule: ChartRule | None, gu
 
 _MORE = ChartRule(UP, 0.05)
 """For shares of attempts: 5 points more."""
+_MIX = ChartRule(UP, 0.1, most_a_window=0.45)
+"""For the mix of actions: 10 points more in three windows, because tasks ask for different actions, and a window has
+few tasks."""
 _SD_UP = ChartRule(UP, 0.5, in_spreads=True)
 """For means: half a standard deviation of single trajectories more."""
 _SD_DOWN = ChartRule(DOWN, 0.5, in_spreads=True)
@@ -111,14 +114,14 @@ ATTEMPTS = (
         "action_trigram",
         "A sequence of three actions has become much more common than it was: the policy may have found a trick.",
         m.risen_label("action_trigram"),
-        ChartRule(UP, 0.1),
+        _MIX,
         m.labelled("action_trigram"),
     ),
     _attempt(
         m.ACTION_MIX,
         "The mix of calls has changed: a tool, or another action, makes up more of all calls than it did.",
         m.action_mix,
-        ChartRule(UP, 0.1),
+        _MIX,
         m.called_more,
     ),
     _attempt(
@@ -352,10 +355,12 @@ REWARDS = (
     ),
     _reward(
         "identical",
-        "Many rewards are equal, and neither the least nor the largest: one trick may be paid for everywhere.",
+        "Many rewards are equal, and neither the least nor the largest, without a rise: one trick may be paid for "
+        "everywhere.",
         m.identical,
         ChartRule(UP, 0.15),
         m.high("total"),
+        spared=_reward_rises,
     ),
     _reward(
         "group_variance",

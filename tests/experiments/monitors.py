@@ -18,8 +18,9 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil, exp, factorial, floor, sqrt
 from pathlib import Path
 from random import Random
@@ -160,10 +161,15 @@ class Found:
 
 
 def measure(
-    seeds: Iterable[int], ramp: int, steps: int, honest_steps: int, changes: Mapping[str, Hack] = HACKS
+    seeds: Iterable[int],
+    ramp: int,
+    steps: int,
+    honest_steps: int,
+    changes: Mapping[str, Hack] = HACKS,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Found:
     """Run each seed: honestly for ``honest_steps`` steps, and from its 50th on with each of ``changes`` for ``steps``
-    steps."""
+    steps. ``report`` gets a line after each run."""
     found = Found({name: [] for name in changes})
     for seed in seeds:
         random, run, rows = Random(f"honest/{seed}"), Monitored(), Rows()
@@ -179,6 +185,7 @@ def measure(
             run, alerts = run.after([rows.of(each, version, keep=False) for each in honest_step(random, version)])
             found.false.update(opened(alerts))
             found.honest_steps += 1
+        report(f"seed {seed}: {found.honest_steps:,} honest steps, false alarms {dict(found.false)}")
     return found
 
 
@@ -302,7 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         changes = {} if options.only == "honest" else DRIFTS if options.drifts else HACKS
     honest_steps = HONEST_START if options.only == "hacks" else options.honest_steps
-    found = measure(seeds, options.ramp, options.steps, honest_steps, changes)
+    found = measure(
+        seeds, options.ramp, options.steps, honest_steps, changes, partial(print, file=sys.stderr, flush=True)
+    )
     result = {
         "runs": options.runs,
         "ramp": options.ramp,

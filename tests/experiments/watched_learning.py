@@ -3,7 +3,8 @@
     python -m tests.experiments.watched_learning                          three seeds, 120 steps of 16 groups each
     python -m tests.experiments.watched_learning --seeds 1 --steps 80 --groups 8 --observations FILE.jsonl.gz
 
-The second command made ``tests/data/learning.observations.jsonl.gz``, which ``test_watched_learning.py`` judges again.
+The second command, with ``--first-seed`` 0, 2 and 3, made ``tests/data/learning-0.observations.jsonl.gz`` and
+``learning-2.…`` and ``learning-3.…``, which ``test_watched_learning.py`` judges again.
 On another processor a policy learns a little differently.
 
 The reference agent samples, is rewarded and trained as in ``tests/simulator``. Its attempts become the same records as

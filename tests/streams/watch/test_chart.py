@@ -56,6 +56,8 @@ def test_a_rule_learns_from_two_values_at_least() -> None:
     assert learnt(Chart(count=2), ChartRule(Direction.UP, 0.5, baseline=2))
     with pytest.raises(ValueError, match="baseline at least 2"):
         ChartRule(Direction.UP, 0.5, baseline=1)
+    with pytest.raises(ValueError, match="most_a_window must be above 0"):
+        ChartRule(Direction.UP, 0.5, most_a_window=0.0)
 
 
 def test_only_the_direction_of_the_rule_alarms() -> None:
@@ -93,6 +95,16 @@ def test_evidence_is_bounded_so_that_a_value_that_comes_back_resolves_it() -> No
     after = strengths([50.0] * 100 + [10.0] * 40, chart=baseline())
     assert max(after) == 2.0
     assert after[-1] < 0.5
+
+
+@pytest.mark.parametrize(("direction", "extreme"), [(Direction.UP, 1e6), (Direction.DOWN, -1e6)])
+def test_a_rule_may_need_three_values_to_alarm(direction: Direction, extreme: float) -> None:
+    rule = ChartRule(direction, 0.5, most_a_window=0.45)
+    one_of_two = strengths([extreme, 10.0] * 10, rule, baseline(rule))
+    assert one_of_two[0] == pytest.approx(0.45)
+    assert max(one_of_two[:2]) < 1
+    assert strengths([extreme] * 3, rule, baseline(rule)) == pytest.approx([0.45, 0.9, 1.35])
+    assert strengths([extreme], chart=baseline(), rule=ChartRule(direction, 0.5))[0] == 2
 
 
 def test_a_spared_value_adds_no_evidence() -> None:
