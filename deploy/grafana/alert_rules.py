@@ -91,7 +91,7 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "headrace-sink-silent",
         "The sink writes nothing",
-        f"SELECT dateDiff('second', max(time), {_NOW}) AS value FROM lag HAVING count() > 0",
+        f"SELECT dateDiff('second', max(time), {_NOW}) AS value FROM sinks HAVING count() > 0",
         When.ABOVE,
         60,
         1,
