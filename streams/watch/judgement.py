@@ -215,7 +215,7 @@ class _Turn:
         log_e = tripwire.evidence(self.state.tripwire, successes, len(tripped) - successes)
         self.state = replace(self.state, tripwire=log_e)
         reading = Reading(value=successes / len(tripped), trajectories=len(tripped), strength=tripwire.strength(log_e))
-        guilty = [row.id for row in self._rows if row.values.get("tripped")]
+        guilty = sorted(row.id for row in self._rows if row.values.get("tripped"))
         return _Verdict(reading, Evidence(self.state.window, lambda: _first(guilty)))
 
     def _weights(self, anneals: Mapping[str, Mapping[str, Schedule]]) -> _Verdict | None:
@@ -263,15 +263,16 @@ class _Turn:
         return after
 
     def _samples(self, lane: Lane) -> dict[str, list[float]]:
-        """The baseline's samples of single trajectories: of the first windows, thinned evenly."""
+        """The baseline's samples of single trajectories: of the first windows, thinned to quantiles. They do not depend
+        on the order within a window, which is another one in a replay."""
         if self.state.window >= BASELINE_WINDOWS:
             return self.state.samples
         per_window = max(1, SAMPLE // BASELINE_WINDOWS)
         after = dict(self.state.samples)
         for name in SAMPLED.get(lane, ()):
-            values = self._view.column(name)
+            values = sorted(self._view.column(name))
             stride = max(1, -(-len(values) // per_window))
-            after[name] = [*after.get(name, []), *values[::stride]][:SAMPLE]
+            after[name] = [*after.get(name, []), *values[stride // 2 :: stride]][:SAMPLE]
         return after
 
     def _examples(self, monitor: Monitor, measured: Measured) -> tuple[str, ...]:

@@ -463,12 +463,14 @@ def test_usual_shares_stay_where_a_change_is_suspected() -> None:
 
 def test_the_sample_of_the_baseline_is_thinned_evenly() -> None:
     def totals(count: int) -> list[float]:
-        states = after([paid(n, [n + k / 1000 for k in range(count)]) for n in range(BASELINE_WINDOWS + 3)], REWARDS)
+        states = after(
+            [paid(n, [n + k / 1000 for k in reversed(range(count))]) for n in range(BASELINE_WINDOWS + 3)], REWARDS
+        )
         return states[-1].state.samples["total"]
 
     assert totals(20) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(20)]
-    assert totals(21) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(0, 21, 2)]
-    assert totals(64) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(0, 64, 4)]
+    assert totals(21) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(1, 21, 2)]
+    assert totals(64) == [n + k / 1000 for n in range(BASELINE_WINDOWS) for k in range(2, 64, 4)]
 
 
 def test_the_examples_of_a_weight_are_of_the_newest_version() -> None:

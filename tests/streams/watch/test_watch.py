@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.records.alert import EpisodeState
+from headrace.deploy.watching.plant import RULES as PLANT_RULES
+from headrace.deploy.watching.plant import Plan, planted_steps
+from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup
-from headrace.schemas.records.watch import Lane, Observation
+from headrace.schemas.records.watch import Lane, Observation, Readings
 from headrace.streams.watch import places
 from headrace.streams.watch import watch as fold_module
 from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.key_state import StoredRow, digest, key_entry, row_entry, row_name
 from headrace.streams.watch.places import decoded, place_entry
+from headrace.streams.watch.planted.drifts import PLANTED
 from headrace.streams.watch.watch import KEYS_DROPPED, OBSERVED, REPEATED, KeyState, Watch, WatchChanges
 from headrace.streams.watch.window import LEAST, Key, keys_of
 from headrace.trainer.admission.pauses import PausedSource, Pauses
@@ -319,3 +322,29 @@ def test_an_observation_is_known_again_until_1024_later_ones_are_in_complete_win
 def test_the_state_of_a_key_is_bounded() -> None:
     _, stored, _ = folded(stream(1, 80))
     assert max(map(len, stored.values())) < 60_000
+
+
+@pytest.mark.parametrize("hack", ["marked-answer", "clarifying-questions", "topical-without-answer"])
+def test_what_is_said_does_not_depend_on_the_order_within_a_version(hack: str) -> None:
+    """A replay reads the partitions in another order than the live processors."""
+
+    def said(shuffled: bool) -> list[Readings | Alert]:
+        fold, found, random = Watch(PLANT_RULES), list[Readings | Alert](), Random(5)
+        for step in planted_steps(Plan(PLANTED[hack], honest=27, steps=33), 0):
+            changes, observations = WatchChanges(), step.observations
+            if shuffled:
+                random.shuffle(observations)
+            for each in observations:
+                fold.add(each, step.time_ms, changes)
+            found += [each for each, _ in (*changes.readings, *changes.alerts) if judged_by_version(each)]
+        return sorted(found, key=str)
+
+    in_order = said(False)
+    assert {each.kind for each in in_order if isinstance(each, Alert)}
+    assert said(True) == in_order
+
+
+def judged_by_version(said: Readings | Alert) -> bool:
+    """Whether it is about windows of single versions: of attempts, of what they were asked, of their rewards."""
+    lane = said.lane if isinstance(said, Readings) else said.details["lane"]
+    return lane in (Lane.ATTEMPT, Lane.INPUT, Lane.REWARD)
