@@ -58,6 +58,9 @@ class WorkersConfig:
     watch_pauses: tuple[str, ...] = ()
     """Monitors of attempts and rewards whose open alert pauses admission: ``["tripwire", "marked"]``. Trajectories of
     its agent and task source are then rejected as ``admission_paused``. The other monitors only notify."""
+    watch_baselines: Mapping[str, str] = field(default_factory=dict)
+    """Run → an earlier run of this stack with whose baseline it is compared from its first window on:
+    ``{"run-b": "run-a"}``, or ``{"*": "run-a"}`` for every other run. Without it a run learns its own baseline."""
     trust_producers_time: bool = False
     """Start although ``feedback`` uses producer timestamps: windows then end by the producers' clocks."""
     limits: GroupLimits = field(init=False)
@@ -67,7 +70,7 @@ class WorkersConfig:
     join_limits: JoinLimits = field(init=False)
     """Limits of the feedback join, from these settings."""
     watch: WatchSettings = field(init=False)
-    """Settings of the monitors, from ``watch_anneals`` and ``watch_pauses``."""
+    """Settings of the monitors, from ``watch_anneals``, ``watch_pauses`` and ``watch_baselines``."""
 
     def __post_init__(self) -> None:
         unknown = set(self.processors) - set(PROCESSORS)
@@ -85,5 +88,5 @@ class WorkersConfig:
         limits = GroupLimits(timeout_ms=round(self.group_timeout_s * 1000), remember_ms=round(self.remember_s * 1000))
         object.__setattr__(self, "limits", limits)
         object.__setattr__(self, "policies", parse_policies(self.group_policies))
-        object.__setattr__(self, "watch", WatchSettings(self.watch_anneals, self.watch_pauses))
+        object.__setattr__(self, "watch", WatchSettings(self.watch_anneals, self.watch_pauses, self.watch_baselines))
         object.__setattr__(self, "join_limits", JoinLimits(remember_ms=limits.remember_ms))

@@ -77,7 +77,8 @@ class Reading(Part):
     trajectories: Count
     """Number of trajectories of the window that it was computed from."""
     pinned: float | None = None
-    """Mean of the first windows, which stays; ``None`` while it is learnt, and for a reading without a baseline."""
+    """Mean of the first windows, which stays: of this run, or of the one that ``workers.watch_baselines`` names for it.
+    ``None`` while it is learnt, and for a reading without a baseline."""
     expected: float | None = None
     """Moving mean, with which the value is compared; ``None`` while it is learnt."""
     sd: NonNegativeFloat | None = None

@@ -56,7 +56,7 @@ def restore_watch(rules: Rules, start: Start) -> tuple[WatchOperator, list[SetAs
         if isinstance(entry, StoredRow) and entry.key not in known:
             aside.append(SetAside(start.stored[name], "an observation of a key that is missing or cannot be read"))
             del entries[name]
-    watched = WatchRules(anneals_of(rules.watch, rules.rewards), frozenset(rules.watch.pauses))
+    watched = WatchRules(anneals_of(rules.watch, rules.rewards), frozenset(rules.watch.pauses), rules.watch.baselines)
     return WatchOperator(Watch(watched, entries.values())), aside
 
 

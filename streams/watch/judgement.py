@@ -4,7 +4,7 @@ state of a key + rows of a window  →  state, readings, alerts
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, isfinite
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from headrace.schemas.records.watch import Lane, Reading, Readings
 from headrace.streams.rewards.schedule import Schedule
 from headrace.streams.watch import tripwire
 from headrace.streams.watch.adwin import cut, level, with_value
+from headrace.streams.watch.baselines import BASELINE_WINDOWS, has_baseline
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
@@ -33,8 +34,8 @@ from headrace.streams.watch.monitors import (
 from headrace.streams.watch.shares import Shares, followed
 from headrace.streams.watch.window import Measured, Row, View
 
-BASELINE_WINDOWS = 25
-"""Windows of whose trajectories the baseline's sample is taken."""
+ANY_RUN = "*"
+"""In settings: every run that is not named."""
 SAMPLE = 512
 """Most values of a baseline's sample."""
 EXAMPLES = 5
@@ -54,6 +55,13 @@ class WatchRules:
     """How weights should decline relative to the first, by spec and component."""
     pauses: frozenset[str] = frozenset()
     """Monitors whose open alert pauses admission."""
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    """Run → the run whose baseline it begins with; ``*``: any other run."""
+
+    def baseline_for(self, run: str) -> str | None:
+        """Returns the run whose baseline ``run`` begins with; ``None``: it learns its own."""
+        other = self.baselines.get(run, self.baselines.get(ANY_RUN)) if run else None
+        return None if other == run else other
 
 
 class Concluded(NamedTuple):
@@ -265,7 +273,7 @@ class _Turn:
     def _samples(self, lane: Lane) -> dict[str, list[float]]:
         """The baseline's samples of single trajectories: of the first windows, thinned to quantiles. They do not depend
         on the order within a window, which is another one in a replay."""
-        if self.state.window >= BASELINE_WINDOWS:
+        if has_baseline(self.state):
             return self.state.samples
         per_window = max(1, SAMPLE // BASELINE_WINDOWS)
         after = dict(self.state.samples)

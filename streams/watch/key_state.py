@@ -76,6 +76,8 @@ class KeyState:
     """The last windows."""
     remembered: list[str] = field(default_factory=list)
     """Identities of the last observations of complete windows."""
+    baseline_of: str = ""
+    """The run whose baseline it began with; empty if it learnt, or learns, one of its own."""
 
 
 class StoredRow(NamedTuple):

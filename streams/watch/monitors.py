@@ -522,6 +522,18 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
     return mean, against
 
 
+AT_USUAL_DIFFICULTY = frozenset({"turns", "tokens"})
+"""Monitors with a chart whose values are means over the usual mix of difficulties."""
+
+
+def rule_of(name: str) -> ChartRule | None:
+    """Returns the rule of the monitor ``name``; ``None`` if it has none, or one of its own."""
+    if name.startswith((COMPONENT, AGAINST)):
+        mean, against = component_monitors(name.partition(":")[2])
+        return mean.rule if name.startswith(COMPONENT) else against.rule
+    return _BY_NAME[name].rule if name in _BY_NAME else None
+
+
 def may_pause(name: str) -> bool:
     """Whether an alarm of the monitor ``name`` is about one agent and task source, whose admission can be paused."""
     if name in (TRIPWIRE, ANNEAL):

@@ -1,10 +1,12 @@
-"""Settings of the monitors: how weights of shaping terms should decline, and which alerts pause admission."""
+"""Settings of the monitors: how weights of shaping terms should decline, which alerts pause admission, and with which
+run a run is compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.schedule import Schedule, linear
+from headrace.streams.watch.judgement import ANY_RUN
 from headrace.streams.watch.monitors import may_pause
 
 
@@ -17,6 +19,8 @@ class WatchSettings:
     their own. The weight should decline linearly from its first value."""
     pauses: tuple[str, ...] = ()
     """Monitors whose open alert pauses the admission of its agent and task source. All others only notify."""
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    """Run → the run with whose baseline it is compared; ``*`` is every other run."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.pauses if not may_pause(name)]
@@ -24,6 +28,12 @@ class WatchSettings:
             raise ValueError(
                 f"watch_pauses names {', '.join(unknown)}: only monitors of attempts and rewards always "
                 "know the task source whose admission they would pause; `headrace watch monitors` lists them"
+            )
+        own = [run for run, other in self.baselines.items() if not run or not other or other in (run, ANY_RUN)]
+        if own:
+            raise ValueError(
+                f"watch_baselines is {dict(self.baselines)!r}: name another run for each run, as in "
+                '{"run-b": "run-a"}, or {"*": "run-a"} for all others'
             )
         if any(until < 1 for components in self.anneals.values() for until in components.values()):
             raise ValueError(f"watch_anneals is {self.anneals!r}: a weight must be 0 from version 1 on, or later")

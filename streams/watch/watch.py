@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.watch import Lane, Observation, Readings
+from headrace.streams.watch.baselines import begun
 from headrace.streams.watch.episodes import abandoned
 from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import (
@@ -153,6 +154,8 @@ class Watch:
         changes.stored.update([row_entry(StoredRow(digest(*key), identity, row))])
 
     def _begin(self, key: Key, time_ms: int, changes: WatchChanges) -> None:
+        pinned = self._rules.baseline_for(key.run)
+        other = None if pinned is None else self._states.get(key._replace(run=pinned))
         if len(self._states) >= MAX_KEYS:
             oldest = min(self._states, key=lambda each: (self._states[each].touched_ms, each))
             self._forget_rows(oldest, changes)
@@ -164,7 +167,7 @@ class Watch:
             del self._states[oldest], self._rows[oldest], self._remembered[oldest]
             changes.stored[state_name(oldest)] = None
             changes.counts[KEYS_DROPPED] += 1
-        self._states[key], self._rows[key], self._remembered[key] = KeyState(key, time_ms), {}, set()
+        self._states[key], self._rows[key], self._remembered[key] = begun(key, time_ms, other), {}, set()
         changes.stored.update([key_entry(self._states[key])])
 
     def _end(self, key: Key, time_ms: int, changes: WatchChanges) -> None:

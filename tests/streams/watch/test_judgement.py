@@ -9,9 +9,10 @@ from headrace.schemas.records.alert import AdmissionOrder, Alert, EpisodeState, 
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch import tripwire
+from headrace.streams.watch.baselines import BASELINE_WINDOWS
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
 from headrace.streams.watch.distances import deviation, mean
-from headrace.streams.watch.judgement import BASELINE_WINDOWS, WatchRules, _strength, conclude
+from headrace.streams.watch.judgement import WatchRules, _strength, conclude
 from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState
 from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at

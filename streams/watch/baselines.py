@@ -1,0 +1,41 @@
+"""A baseline pinned to another run: a key begins with what the same key of that run learnt in its first windows.
+
+    run-a  learns: talks 0.05 ± 0.02         run-b, pinned to run-a:  talks 0.31 → effect 13 in its first window
+
+Taken are charts, which keep the mean and the spread of the first windows, and the sample of totals. What follows a run
+instead of staying (usual shares of labels, ADWIN's windows), and what counts within a run (tripwires, first weights)
+begins anew. So do lengths where tasks have difficulties, because the other run's first mix of them is not kept.
+"""
+
+from dataclasses import replace
+
+from headrace.streams.watch.chart import learnt
+from headrace.streams.watch.key_state import KeyState
+from headrace.streams.watch.measures import DIFFICULTY_MIX, SHARED
+from headrace.streams.watch.monitors import AT_USUAL_DIFFICULTY, rule_of
+from headrace.streams.watch.shares import Shares
+from headrace.streams.watch.window import Key
+
+BASELINE_WINDOWS = 25
+"""Windows in which a baseline is learnt."""
+
+
+def has_baseline(state: KeyState) -> bool:
+    """Whether the key of ``state`` no longer learns its baseline."""
+    return state.window >= BASELINE_WINDOWS or bool(state.baseline_of)
+
+
+def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
+    """Returns the state of a new ``key``, with the baseline of ``other``, the same key of another run, if that has one.
+    ``time_ms``: stream time of its first observation."""
+    if other is None or not has_baseline(other):
+        return KeyState(key, time_ms)
+    difficulties = other.shares.get(DIFFICULTY_MIX, Shares()).share.keys()
+    anew = SHARED if difficulties <= {""} else SHARED | AT_USUAL_DIFFICULTY
+    charts = {
+        name: replace(chart, mean=chart.pinned, up=0.0, down=0.0, last=None, since=0)
+        for name, chart in other.charts.items()
+        if name not in anew and (rule := rule_of(name)) is not None and rule.target is None and learnt(chart, rule)
+    }
+    samples = {name: list(values) for name, values in other.samples.items()}
+    return KeyState(key, time_ms, charts=charts, samples=samples, baseline_of=other.key.run)

@@ -1,0 +1,157 @@
+"""A run that is compared with another one: what it takes over, what it sees at once, and what it does not invent."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.deploy.watching.plant import RULES as PLANT_RULES
+from headrace.deploy.watching.plant import Plan, planted_steps
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.watch import Lane, Observation, Readings
+from headrace.streams.processors.watch import restore_watch
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Start
+from headrace.streams.watch.baselines import BASELINE_WINDOWS
+from headrace.streams.watch.judgement import WatchRules
+from headrace.streams.watch.planted.drifts import PLANTED
+from headrace.streams.watch.settings import WatchSettings
+from headrace.streams.watch.watch import Watch, WatchChanges, watch
+from headrace.streams.watch.window import LEAST
+from headrace.streams.workers_config import WorkersConfig
+from tests.streams.watch.builders import observed
+
+PINNED = WatchRules({}, baselines={"b": "a"})
+
+
+def attempts(run: str, windows: int, talks: int, *, difficulty: str = "", first: int = 0) -> Iterator[Observation]:
+    """Windows of attempts of ``run``, of which ``talks`` in each talk, give or take one; all have 4 or 5 turns."""
+    for version in range(first, first + windows):
+        talking = talks + version % 3 - 1 if talks else 0
+        for number in range(LEAST):
+            values = {"talks": float(number < talking), "turns": 4.0 + (number + version) % 2}
+            made = observed(f"{run}-{version}-{number}", version=version, **values)
+            yield made.model_copy(update={"run": run, "difficulty": difficulty})
+
+
+def of_run(run: str, said: Iterable[Any]) -> list[Any]:
+    return [each for each in said if each.run == run and getattr(each, "lane", Lane.ATTEMPT) is Lane.ATTEMPT]
+
+
+def second_run(
+    rules: WatchRules, talks: int, *, learnt: int = BASELINE_WINDOWS + 5, difficulty: str = ""
+) -> tuple[list[Readings], list[Alert]]:
+    """What is said of a run ``b`` of five windows, after a run ``a`` of ``learnt`` windows in which 2 of 32 talk."""
+    known = [*attempts("a", learnt, 2, difficulty=difficulty), *attempts("b", 6, talks, difficulty=difficulty)]
+    readings, alerts = watch(known, rules)
+    return of_run("b", readings), of_run("b", alerts)
+
+
+def test_a_run_that_is_pinned_to_another_one_is_judged_from_its_first_window_on() -> None:
+    readings, alerts = second_run(PINNED, talks=16)
+    first = readings[0].readings["talks"]
+    assert first.pinned == pytest.approx(2 / LEAST, abs=0.01)
+    assert first.effect is not None
+    assert first.effect > 10
+    assert [(each.kind, each.details["window"]) for each in alerts] == [("monitor_talks", 0)]
+    assert alerts[0].episode is not None
+    assert alerts[0].episode.since_version == 0
+
+
+def test_a_run_that_does_as_the_other_one_did_raises_nothing() -> None:
+    readings, alerts = second_run(PINNED, talks=2)
+    assert (len(readings), alerts) == (5, [])
+    assert {each.readings["talks"].strength for each in readings} == {0.0}
+
+
+def test_the_other_runs_later_change_is_not_taken_for_its_baseline() -> None:
+    """It is pinned to what the other run did first, not to what it had learnt by its end."""
+    known = [*attempts("a", 30, 2), *attempts("a", 60, 16, first=30), *attempts("b", 6, 2)]
+    readings, alerts = watch(known, PINNED)
+    assert of_run("b", alerts) == []
+    pinned = [each.readings["talks"].pinned for each in (of_run("a", readings)[-1], *of_run("b", readings))]
+    assert pinned[0] is not None
+    assert set(pinned) == {pinned[0]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "learnt"),
+    [
+        (WatchRules({}), BASELINE_WINDOWS + 5),
+        (WatchRules({}, baselines={"b": "nobody"}), BASELINE_WINDOWS + 5),
+        (WatchRules({}, baselines={"c": "a"}), BASELINE_WINDOWS + 5),
+        (PINNED, BASELINE_WINDOWS),  # its last window is still open
+    ],
+    ids=["unset", "unknown", "another", "still learning"],
+)
+def test_without_a_baseline_of_another_run_a_run_learns_its_own(rules: WatchRules, learnt: int) -> None:
+    readings, alerts = second_run(rules, talks=16, learnt=learnt)
+    assert {each.readings["talks"].pinned for each in readings} == {None}
+    assert alerts == []
+
+
+def test_all_runs_but_the_one_itself_may_be_pinned_to_one() -> None:
+    rules = WatchRules({}, baselines={"*": "a", "c": "b"})
+    assert [rules.baseline_for(run) for run in ("a", "b", "c", "")] == [None, "a", "b", None]
+    assert [each.kind for each in second_run(rules, talks=16)[1]] == ["monitor_talks"]
+
+
+def test_what_follows_a_run_is_learnt_anew() -> None:
+    """Usual shares, and lengths where tasks have difficulties, whose mix is such a share."""
+    alike, mixed = second_run(PINNED, 2)[0][0].readings, second_run(PINNED, 2, difficulty="3")[0][0].readings
+    assert alike["turns"].pinned is not None
+    assert (mixed["turns"].pinned, mixed["talks"].pinned is None) == (None, False)
+    readings, _ = second_run(PINNED, 2)
+    assert "action_trigram" not in readings[0].readings
+
+
+def test_a_restart_between_changes_nothing() -> None:
+    known = [*attempts("a", 30, 2), *attempts("b", 6, 16)]
+    whole = watch(known, PINNED)
+    for cut in (30 * LEAST + 1, 32 * LEAST):
+        first, changes = Watch(PINNED), WatchChanges()
+        for number in range(cut):
+            first.add(known[number], number, changes)
+        second = Watch(PINNED, first.entries())
+        for number in range(cut, len(known)):
+            second.add(known[number], number, changes)
+        assert ([each for each, _ in changes.readings], [each for each, _ in changes.alerts]) == whole
+
+
+def test_an_honest_second_run_raises_no_alarm_and_a_hacked_one_does_sooner() -> None:
+    """Simulated runs with all their monitors; the second one has another seed."""
+    rules = replace(PLANT_RULES, baselines={"second": "first"})
+
+    def alarmed(hack: str | None, honest: int, steps: int, rules: WatchRules) -> list[Alert]:
+        fold, changes = Watch(rules), WatchChanges()
+        plans = (
+            ("first", Plan(None, honest=30, steps=0)),
+            ("second", Plan(hack and PLANTED[hack], honest, 20, steps, 7)),
+        )
+        for run, plan in plans:
+            for step in planted_steps(plan, 0):
+                for each in step.observations:
+                    renamed = each.model_copy(
+                        update={"run": each.run and run, "trajectory_id": f"{run}-{each.trajectory_id}"}
+                    )
+                    fold.add(renamed, step.time_ms, changes)
+        return [alert for alert, _ in changes.alerts if alert.run == "second"]
+
+    assert alarmed(None, 40, 0, rules) == []
+    assert {each.kind for each in alarmed("search-once", 2, 12, rules)} >= {"monitor_few_calls"}
+    assert alarmed("search-once", 2, 12, PLANT_RULES) == [], "it would still learn its own"
+
+
+@pytest.mark.parametrize("wrong", [{"a": "a"}, {"a": ""}, {"": "a"}, {"a": "*"}])
+def test_a_run_is_compared_with_another_one(wrong: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"watch_baselines is .*: name another run"):
+        WorkersConfig("b:9092", tmp_path, watch_baselines=wrong)
+
+
+def test_the_setting_reaches_the_processor(tmp_path: Path) -> None:
+    config = WorkersConfig("b:9092", tmp_path, watch_baselines={"b": "a"})
+    assert config.watch == WatchSettings(baselines={"b": "a"})
+    operator, _ = restore_watch(Rules(watch=config.watch), Start())
+    assert operator._fold._rules.baselines == {"b": "a"}
