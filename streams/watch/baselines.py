@@ -2,18 +2,17 @@
 
     run-a  learns: talks 0.05 ± 0.02         run-b, pinned to run-a:  talks 0.31 → effect 13 in its first window
 
-Taken are charts, which keep the mean and the spread of the first windows, and the sample of totals. What follows a run
-instead of staying (usual shares of labels, ADWIN's windows), and what counts within a run (tripwires, first weights)
-begins anew. So do lengths where tasks have difficulties, because the other run's first mix of them is not kept.
+Taken are charts, which keep the mean and the spread of the first windows, the offsets of difficulties that lengths are
+compared without, and the sample of totals. What follows a run instead of staying (usual shares of labels, ADWIN's
+windows), and what counts within a run (tripwires, first weights) begins anew.
 """
 
 from dataclasses import replace
 
 from headrace.streams.watch.chart import learnt
 from headrace.streams.watch.key_state import KeyState
-from headrace.streams.watch.measures import DIFFICULTY_MIX, SHARED
-from headrace.streams.watch.monitors import AT_USUAL_DIFFICULTY, rule_of
-from headrace.streams.watch.shares import Shares
+from headrace.streams.watch.measures import SHARED
+from headrace.streams.watch.monitors import rule_of
 from headrace.streams.watch.window import Key
 
 BASELINE_WINDOWS = 25
@@ -30,12 +29,16 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
     ``time_ms``: stream time of its first observation."""
     if other is None or not has_baseline(other):
         return KeyState(key, time_ms)
-    difficulties = other.shares.get(DIFFICULTY_MIX, Shares()).share.keys()
-    anew = SHARED if difficulties <= {""} else SHARED | AT_USUAL_DIFFICULTY
     charts = {
         name: replace(chart, mean=chart.pinned, up=0.0, down=0.0, last=None, since=0)
         for name, chart in other.charts.items()
-        if name not in anew and (rule := rule_of(name)) is not None and rule.target is None and learnt(chart, rule)
+        if name not in SHARED and (rule := rule_of(name)) is not None and rule.target is None and learnt(chart, rule)
     }
-    samples = {name: list(values) for name, values in other.samples.items()}
-    return KeyState(key, time_ms, charts=charts, samples=samples, baseline_of=other.key.run)
+    return KeyState(
+        key,
+        time_ms,
+        charts=charts,
+        offsets={name: dict(offsets) for name, offsets in other.offsets.items()},
+        samples={name: list(values) for name, values in other.samples.items()},
+        baseline_of=other.key.run,
+    )

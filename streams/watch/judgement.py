@@ -20,10 +20,11 @@ from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
-from headrace.streams.watch.measures import LABELS, SHARED, shares_now
+from headrace.streams.watch.measures import LABELS, SHARED, logs_by_difficulty, shares_now
 from headrace.streams.watch.monitors import (
     ANNEAL,
     ANNEAL_RULE,
+    AT_EQUAL_DIFFICULTY,
     COMPONENT,
     MONITORS,
     SAMPLED,
@@ -31,6 +32,7 @@ from headrace.streams.watch.monitors import (
     Monitor,
     component_monitors,
 )
+from headrace.streams.watch.offsets import Offset, with_window
 from headrace.streams.watch.shares import Shares, followed
 from headrace.streams.watch.window import Measured, Row, View
 
@@ -130,7 +132,7 @@ class _Turn:
     def __init__(self, state: KeyState, rows: Sequence[Row]) -> None:
         self.state = state
         self._rows = rows
-        self._view = View(rows, state.charts, state.shares, state.samples)
+        self._view = View(rows, state.charts, state.shares, state.samples, state.offsets)
         self._charts = dict(state.charts)
 
     def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
@@ -146,8 +148,10 @@ class _Turn:
             found[TRIPWIRE] = verdict
         if lane is Lane.REWARD and (verdict := self._weights(rules.anneals)) is not None:
             found[ANNEAL] = verdict
-        shares = self._shares(found)
-        self.state = replace(self.state, charts=self._charts, shares=shares, samples=self._samples(lane))
+        shares, offsets = self._shares(found), self._offsets(found)
+        self.state = replace(
+            self.state, charts=self._charts, shares=shares, offsets=offsets, samples=self._samples(lane)
+        )
         return found
 
     def _unpaid(self) -> frozenset[str]:
@@ -268,6 +272,17 @@ class _Turn:
                 after[monitor.name] = followed(usual, now, frozen=suspected, level=level)
                 if after[monitor.name].windows < usual.windows:
                     self._charts.pop(monitor.name, None)
+        return after
+
+    def _offsets(self, found: Mapping[str, _Verdict]) -> dict[str, dict[str, Offset]]:
+        """The offsets of difficulties after the window. If it has only difficulties that are new, they are learnt
+        against the value of the last window that had one."""
+        after = dict(self.state.offsets)
+        for name in AT_EQUAL_DIFFICULTY.get(self.state.key.lane, ()):
+            adaptive, chart = self.state.adaptive.get(name), self._charts.get(name, Chart())
+            at = found[name].reading.value if name in found else adaptive[-1] if adaptive else chart.last
+            if at is not None:
+                after[name] = with_window(after.get(name, {}), logs_by_difficulty(self._view, name), at)
         return after
 
     def _samples(self, lane: Lane) -> dict[str, list[float]]:

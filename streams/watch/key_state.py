@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from headrace.streams.watch.chart import Chart
+from headrace.streams.watch.offsets import Offset
 from headrace.streams.watch.shares import Shares
 from headrace.streams.watch.window import Key, Row
 
@@ -64,6 +65,8 @@ class KeyState:
     """ADWIN's window by monitor."""
     shares: dict[str, Shares] = field(default_factory=dict)
     """Usual shares of labels by monitor."""
+    offsets: dict[str, dict[str, Offset]] = field(default_factory=dict)
+    """Offsets of difficulties, by the name of the value."""
     samples: dict[str, list[float]] = field(default_factory=dict)
     """Values of single trajectories in the baseline, by name."""
     first_weights: dict[str, float] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from headrace.streams.watch.distances import (
     total_variation,
     wasserstein,
 )
+from headrace.streams.watch.offsets import without_offsets
 from headrace.streams.watch.shares import risen, shares_of
 from headrace.streams.watch.window import Guilt, Measure, Measured, Row, View, averaged
 
@@ -55,30 +56,24 @@ def average_log(name: str) -> Measure:
     return lambda view: averaged([log1p(max(0.0, value)) for value in view.column(name)], FEW)
 
 
-def average_log_at_usual_difficulty(name: str) -> Measure:
-    """The mean of log(1 + value ``name``) over tasks of the usual mix of difficulties: the mean of each difficulty
-    counts with its usual share (direct standardisation). So a curriculum that goes on to harder tasks is no change, and
-    an agent that takes longer over the same tasks is one. ``None`` if the window's difficulties are usually less than
-    half of the tasks.
+def average_log_at_equal_difficulty(name: str) -> Measure:
+    """The mean of log(1 + value ``name``), without the :mod:`offsets` of the tasks' difficulties. So a curriculum that
+    goes on to harder tasks is no change, and an agent that takes longer over the same tasks is one.
     """
 
     def measure(view: View) -> Measured | None:
-        usual = view.shares.get(DIFFICULTY_MIX)
-        by_difficulty = dict[str, list[float]]()
-        for row in view.acted:
-            if name in row.values:
-                by_difficulty.setdefault(row.difficulty, []).append(log1p(max(0.0, row.values[name])))
-        if usual is None:
-            return averaged([value for values in by_difficulty.values() for value in values], FEW)
-        known = {each: values for each, values in sorted(by_difficulty.items()) if usual.share.get(each)}
-        weight = sum(usual.share[each] for each in known)
-        every = [value for values in known.values() for value in values]
-        if weight < 0.5 or len(every) < FEW:
-            return None
-        level = sum(usual.share[each] * mean(values) for each, values in known.items()) / weight
-        return Measured(level, len(every), deviation(every))
+        return averaged(without_offsets(logs_by_difficulty(view, name), view.offsets.get(name, {})), FEW)
 
     return measure
+
+
+def logs_by_difficulty(view: View, name: str) -> dict[str, list[float]]:
+    """Returns log(1 + value ``name``) of the rows that have it, by difficulty, without evaluations."""
+    found = dict[str, list[float]]()
+    for row in view.acted:
+        if name in row.values:
+            found.setdefault(row.difficulty, []).append(log1p(max(0.0, row.values[name])))
+    return found
 
 
 def correlated(x: str, y: str) -> Measure:

@@ -169,7 +169,7 @@ ATTEMPTS = (
     _attempt(
         "turns",
         "Attempts at tasks of equal difficulty have become longer, in turns.",
-        m.average_log_at_usual_difficulty("turns"),
+        m.average_log_at_equal_difficulty("turns"),
         _SD_UP,
         m.high("turns"),
     ),
@@ -177,7 +177,7 @@ ATTEMPTS = (
         "tokens",
         "Attempts at tasks of equal difficulty have become longer, in sampled tokens: padding may have become worth "
         "something.",
-        m.average_log_at_usual_difficulty("tokens"),
+        m.average_log_at_equal_difficulty("tokens"),
         _SD_UP,
         m.high("tokens"),
     ),
@@ -449,7 +449,7 @@ INPUTS = (
         Lane.INPUT,
         Kind.INPUT,
         "Prompts of tasks of equal difficulty have become longer or shorter.",
-        m.average_log_at_usual_difficulty("prompt_tokens"),
+        m.average_log_at_equal_difficulty("prompt_tokens"),
         ChartRule(BOTH, 0.5, in_spreads=True, least=0.1),  # prompts of a benchmark may differ by a word
         m.high("prompt_tokens"),
         adapts=True,
@@ -522,8 +522,8 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
     return mean, against
 
 
-AT_USUAL_DIFFICULTY = frozenset({"turns", "tokens"})
-"""Monitors with a chart whose values are means over the usual mix of difficulties."""
+AT_EQUAL_DIFFICULTY = {Lane.ATTEMPT: ("turns", "tokens"), Lane.INPUT: ("prompt_tokens",)}
+"""Monitors, and values of rows, that are compared at equal difficulty, by lane."""
 
 
 def rule_of(name: str) -> ChartRule | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from headrace.schemas.records.watch import Lane, Observation
 from headrace.streams.watch.chart import Chart
 from headrace.streams.watch.distances import deviation, mean
+from headrace.streams.watch.offsets import Offset
 from headrace.streams.watch.shares import Shares
 
 LEAST, LARGEST = 32, 256
@@ -121,6 +122,8 @@ class View:
     """Usual shares of labels before the window, by monitor."""
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Values of single trajectories in the baseline, by name."""
+    offsets: Mapping[str, Mapping[str, Offset]] = field(default_factory=dict)
+    """Offsets of difficulties before the window, by the name of the value."""
     reward_change: float | None = None
     """How much the mean reward is above its expected value, in standard deviations of single trajectories; ``None``
     while the baseline is learnt."""

@@ -332,7 +332,8 @@ def of_difficulties(version: int, turns: dict[str, float], counts: dict[str, int
 
 def turns_alarms(windows: list[list[Row]]) -> list[int]:
     found = after(windows)
-    return [number for number, each in enumerate(found) if each.readings.readings["turns"].strength >= 1]
+    readings = [each.readings.readings.get("turns") for each in found]
+    return [number for number, each in enumerate(readings) if each is not None and each.strength >= 1]
 
 
 EASY, MIXED = {"1": 24, "2": 40}, {"1": 8, "2": 24, "3": 32}
@@ -353,10 +354,26 @@ def test_longer_attempts_at_the_same_tasks_alarm_although_the_mix_changes() -> N
     assert turns_alarms(before + longer)[0] < 40
 
 
-def test_a_window_with_less_than_half_of_the_usual_mix_is_not_judged() -> None:
-    windows = [of_difficulties(n, TURNS, EASY) for n in range(30)] + [of_difficulties(30, TURNS, {"1": 20, "3": 44})]
-    assert "turns" not in after(windows)[-1].readings.readings
-    assert "tokens" not in after(windows)[-1].readings.readings
+def test_a_window_with_new_difficulties_only_is_not_judged_and_the_next_ones_are() -> None:
+    windows = [of_difficulties(n, TURNS, EASY) for n in range(30)] + [
+        of_difficulties(n, TURNS, {"3": 64}) for n in range(30, 60)
+    ]
+    found = [each.readings.readings for each in after(windows)]
+    assert "turns" not in found[30]
+    assert "tokens" not in found[30]
+    assert found[31]["turns"].value == pytest.approx(found[29]["turns"].value, abs=0.02)
+    assert not turns_alarms(windows)
+
+
+def test_a_policy_that_has_learnt_before_a_new_difficulty_came_is_judged_by_what_it_does_since() -> None:
+    """The first attempts took twice as long, at difficulties that go; the new one was never attempted like that."""
+    young = [of_difficulties(n, {name: 2 * each for name, each in TURNS.items()}, EASY) for n in range(4)]
+    windows = young + [of_difficulties(n, TURNS, EASY) for n in range(4, 30)]
+    windows += [of_difficulties(n, TURNS, MIXED) for n in range(30, 36)]
+    windows += [of_difficulties(n, TURNS, {"3": 64}) for n in range(36, 80)]
+    found = [each.readings.readings["turns"].value for each in after(windows)]
+    assert found[79] == pytest.approx(found[29], abs=0.05)
+    assert not turns_alarms(windows)
 
 
 def test_the_mix_of_difficulties_is_a_reading() -> None:

@@ -9,7 +9,6 @@ import pytest
 from headrace.streams.watch.distances import deviation
 from headrace.streams.watch.measures import (
     ACTION_MIX,
-    DIFFICULTY_MIX,
     FEW,
     action_mix,
     against_the_rest,
@@ -18,7 +17,7 @@ from headrace.streams.watch.measures import (
     at_most,
     average,
     average_log,
-    average_log_at_usual_difficulty,
+    average_log_at_equal_difficulty,
     called_more,
     correlated,
     group_variance,
@@ -40,6 +39,7 @@ from headrace.streams.watch.measures import (
     wrong_answers,
     wrongly_answered,
 )
+from headrace.streams.watch.offsets import Offset
 from headrace.streams.watch.shares import Shares
 from headrace.streams.watch.window import Measure, Measured, Row, View
 
@@ -57,7 +57,7 @@ def both(count: int) -> list[Row]:
 
 
 def viewed(rows: list[Row]) -> View:
-    usual = {"source_mix": Shares(5, {"": 0.4}), DIFFICULTY_MIX: Shares(5, {"": 1.0})}
+    usual = {"source_mix": Shares(5, {"": 0.4})}
     return View(rows, shares=usual, samples={"total": BASELINE})
 
 
@@ -66,7 +66,7 @@ MEASURES: dict[str, tuple[Measure, float]] = {
     "at_most": (at_most("x", 3), 0.25),
     "average": (average("x"), 7.5),
     "average_log": (average_log("x"), sum(log1p(n) for n in range(16)) / 16),
-    "usual difficulty": (average_log_at_usual_difficulty("x"), sum(log1p(n) for n in range(16)) / 16),
+    "equal difficulty": (average_log_at_equal_difficulty("x"), sum(log1p(n) for n in range(16)) / 16),
     "correlated": (correlated("x", "y"), -1.0),
     "slope": (slope("x", "y"), -2.0),
     "risen_label": (risen_label("source_mix"), 0.6),
@@ -107,11 +107,12 @@ def test_labels_are_compared_from_the_sixth_window_on() -> None:
     assert measure(View(rows, shares={"source_mix": Shares(5, {"": 0.4})})) is not None
 
 
-def test_a_mix_of_which_half_is_usual_is_measured() -> None:
-    measure = average_log_at_usual_difficulty("x")
-    for usual, has_value in ((0.5, True), (0.49, False)):
-        view = View(both(FEW), shares={DIFFICULTY_MIX: Shares(5, {"": usual, "hard": 1 - usual})})
-        assert (measure(view) is not None) is has_value
+def test_a_value_at_equal_difficulty_leaves_out_difficulties_without_an_offset() -> None:
+    rows = [replace(row, difficulty="new" if number % 2 else "old") for number, row in enumerate(both(2 * FEW))]
+    found = average_log_at_equal_difficulty("x")(View(rows, offsets={"x": {"old": Offset(9, 0.5)}}))
+    assert found is not None
+    assert found.trajectories == FEW
+    assert found.value == pytest.approx(sum(log1p(n) for n in range(0, 2 * FEW, 2)) / FEW - 0.5)
 
 
 def test_a_value_at_the_limit_counts_and_is_an_example() -> None:
