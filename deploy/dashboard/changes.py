@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 Versions: TypeAlias = Mapping[str, int]
 """Table → a number that changes with the table's rows. Tables whose version is unknown are missing."""
 
+WINDOW_STEPS = 12
+"""Into how many steps a panel's time window is divided: while its tables do not change, rows only leave the window, and
+are shown for a step longer at most. The last minute is queried again each five seconds, and not at each refresh."""
 MAX_AGE_S = 300.0
 """Seconds after which a panel is queried again even if its tables seem unchanged."""
 
@@ -50,6 +54,7 @@ _TABLE_NAMES = frozenset(table.name for table in TABLES)
 _VIEW_SQL = {view.name: view.sql for view in VIEWS}
 
 
+@cache
 def tables_of(sql: str) -> frozenset[str]:
     """Returns the names of all tables that ``sql`` may read, directly or by views; possibly more than it does read."""
     words = set(re.findall(r"\w+", sql))
@@ -86,11 +91,12 @@ class CachedPanel:
 
 
 def is_current(panel: Panel, kept: CachedPanel, versions: Versions, now: float) -> bool:
-    """Whether a query of ``panel`` at the time ``now`` would have the result ``kept``."""
+    """Whether a query of ``panel`` at the time ``now`` would have the result ``kept``, but for rows that have left its
+    time window since the last step."""
     return (
         now - kept.read_at < MAX_AGE_S
         # Rows leave the panel's time window until none is left.
-        and not now - kept.changed_at < panel.window_s
+        and (now - kept.changed_at >= panel.window_s or now - kept.read_at < panel.window_s / WINDOW_STEPS)
         and all(table in versions and kept.versions.get(table) == versions[table] for table in tables_of(panel.sql))
     )
 

@@ -45,9 +45,12 @@ def kept(versions: Mapping[str, int], read_at: float = 0.0, changed_at: float = 
         (PANEL, {}, 5.0, False),
         (PANEL, {"steps": 1}, MAX_AGE_S - 0.1, True),
         (PANEL, {"steps": 1}, MAX_AGE_S, False),
+        (RECENT, {"steps": 1}, 4.9, True),
+        (RECENT, {"steps": 1}, 5.0, False),
         (RECENT, {"steps": 1}, 59.9, False),
         (RECENT, {"steps": 1}, 60.0, True),
         (RECENT, {"steps": 2}, 60.0, False),
+        (RECENT, {"steps": 2}, 0.9, False),
     ],
 )
 def test_a_cached_panel_is_current_until_its_tables_change_or_it_is_old(
@@ -121,7 +124,10 @@ async def test_only_panels_whose_tables_changed_are_queried(
         read.append(panel.name)
         return read_panel(client, panel, parameters)
 
-    async def read_by(snapshots: PageSnapshots) -> tuple[Snapshot, set[str]]:
+    now_s = 1000.0
+
+    async def read_by(snapshots: PageSnapshots, *, after_s: float = 0.0) -> tuple[Snapshot, set[str]]:
+        monkeypatch.setattr(snapshots_module, "monotonic", partial(float, now_s + after_s))
         read.clear()
         return await snapshots.snapshot("rising", selection(PAGES[0].parameters, {})), set(read)
 
@@ -130,22 +136,24 @@ async def test_only_panels_whose_tables_changed_are_queried(
     try:
         first, every = await read_by(snapshots)
         assert every == {panel.name for panel in PAGES[0].panels}
-        recent = {panel.name for panel in PAGES[0].panels if panel.window_s}
-        second, again = await read_by(snapshots)
-        assert again == recent
-        assert second is first
+        # Rows leave the last minute and the last ten minutes: these are queried again in steps of a twelfth.
+        recent, none = {panel.name for panel in PAGES[0].panels if panel.window_s}, set[str]()
+        assert recent == {"pace", "lag"}
+        for after_s, queried in ((4.5, none), (5.5, {"pace"}), (6, none), (49.5, {"pace"}), (50.5, {"lag"})):
+            second, again = await read_by(snapshots, after_s=after_s)
+            assert again == queried, after_s
+            assert second is first
         writer.command(
             "INSERT INTO alerts (id_sent, run, part, kind, message) SELECT 'n', 'rising', 'sink', 'k', 'new'"
         )
-        third, again = await read_by(snapshots)
-        assert again == recent | {"alerts", "activity"}
+        third, again = await read_by(snapshots, after_s=50.6)
+        assert again == {"alerts", "activity"}
         assert "new" in third["panels"]["alerts"]["message"]
         assert third["panels"]["reward"] is first["panels"]["reward"]
         # Nothing is written any more: at last each panel is read once in five minutes, those of the last minutes too.
-        none, now, shown = set[str](), snapshots_module.monotonic(), []
-        for after_s, queried in ((601, every), (602, none), (601 + MAX_AGE_S - 5, none), (602 + MAX_AGE_S, every)):
-            monkeypatch.setattr(snapshots_module, "monotonic", partial(float, now + after_s))
-            snapshot, again = await read_by(snapshots)
+        shown = []
+        for after_s, queried in ((620, every), (621, none), (620 + MAX_AGE_S - 5, none), (621 + MAX_AGE_S, every)):
+            snapshot, again = await read_by(snapshots, after_s=after_s)
             assert again == queried, after_s
             shown.append(snapshot)
         assert all(each is shown[0] for each in shown)
