@@ -101,6 +101,8 @@ class Panel:
     """What is drawn: with ``series`` one column, without it a series for each. Of a table, its columns."""
     series: str = ""
     """Column that names the series of a row."""
+    facet: str = ""
+    """Column for each of whose values the page draws a small chart. The names of the series begin with it and ': '."""
     low: str = ""
     """Column with the lower end of the value's 95 % interval."""
     high: str = ""
@@ -138,6 +140,7 @@ def specification(panel: Panel) -> dict[str, Any]:
         "x": axis,
         "values": [{"column": each.column, "label": each.label, "unit": each.unit} for each in panel.values],
         "series": panel.series,
+        "facet": panel.facet,
         "low": panel.low,
         "high": panel.high,
         "n": panel.n,

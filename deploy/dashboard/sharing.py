@@ -41,8 +41,8 @@ MAX_TOKEN = 8_000
 SHARED_PANELS: Mapping[str, frozenset[str]] = {
     "": frozenset(
         {
-            *("runs", "totals", "reward", "components", "sources", "reward_distribution", "groups", "lengths"),
-            *("length_distribution", "tools", "fates", "staleness", "versions"),
+            *("runs", "totals", "reward", "held_out", "components", "sources", "reward_distribution", "groups"),
+            *("lengths", "length_distribution", "tools", "fates", "staleness", "versions"),
         }
     ),
     "/trainer": frozenset({"runs", "now", "steps", "rejected"}),

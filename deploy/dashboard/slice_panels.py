@@ -22,6 +22,11 @@ SPAN = 5
 _ROWS = MAX_VERSIONS * 5
 _VERSION = Axis("version", "Policy version", Unit.VERSION)
 _TRAINING = "purpose = 'train' AND role != 'frozen' AND version IS NOT NULL"
+_SIDE = (
+    "multiIf(purpose = 'train' AND role = 'frozen', 'frozen', purpose = 'train', 'train', evaluation = '', 'evaluate', "
+    "evaluation IN ('train', 'frozen', 'evaluate'), concat('evaluation ', evaluation), evaluation)"
+)
+"""Expression: what a trajectory was made for: training rollouts, and evaluations by label."""
 _INTERVAL = "Band: 95 % interval, attempts at one task taken together."
 
 
@@ -78,23 +83,26 @@ def _by_version(
     value: Axis,
     empty: str,
     series: str = "series",
+    facet: str = "",
     n: str = "trajectories",
     splits: bool = True,
     wide: bool = False,
 ) -> Panel:
     """Returns the panel of the mean of ``value`` by policy version and ``series``, with intervals, over ``rows``: a
-    query with the columns of :func:`clustered_mean`, ``version`` and ``series``.
+    query with the columns of :func:`clustered_mean`, ``version`` and ``series``, and ``facet`` if there is one.
     """
+    keys = ", ".join(filter(None, (facet, series, "version")))
     return Panel(
         name,
         about + _INTERVAL,
-        clustered_mean(rows, f"{series}, version", value.column, n, share=value.unit is Unit.SHARE)
+        clustered_mean(rows, keys, value.column, n, share=value.unit is Unit.SHARE)
         + f" ORDER BY version DESC, {series} LIMIT {_ROWS}",
         title=title,
         form=Form.LINE,
         x=_VERSION,
         values=(value,),
         series=series,
+        facet=facet,
         low="low",
         high="high",
         n=n,
@@ -128,10 +136,7 @@ REWARD = _by_version(
     "Reward by policy version",
     "Mean over trajectories by their oldest policy version: training rollouts, and evaluations by label. ",
     f"""
-            SELECT multiIf({{by:String}} != '', {SLICE}, purpose = 'train' AND role = 'frozen', 'frozen',
-                           purpose = 'train', 'train', evaluation = '', 'evaluate',
-                           evaluation IN ('train', 'frozen', 'evaluate'), concat('evaluation ', evaluation),
-                           evaluation) AS series,
+            SELECT if({{by:String}} != '', {SLICE}, {_SIDE}) AS series,
                    assumeNotNull(version) AS version, cluster, assumeNotNull(normalised) AS value
             FROM {scored()}
             WHERE normalised IS NOT NULL AND version IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
@@ -232,6 +237,29 @@ COMPONENTS = _by_version(
     value=Axis("share", "Contribution", Unit.REWARD),
     series="component",
     empty="No scored training rollouts.",
+)
+
+HELD_OUT = _by_version(
+    "held_out",
+    "Each component, trained and held out",
+    "Weight × value of each component, as a share of the largest possible reward: training rollouts beside evaluations "
+    "by label. A component that rises in training and not on held-out tasks is learned by heart, or hacked. ",
+    f"""
+            SELECT component, concat(component, ': ', side) AS series, version, cluster, value
+            FROM (
+                SELECT assumeNotNull(version) AS version, cluster, {_SIDE} AS side, arrayJoin(arrayMap(
+                           (name, value) -> (name, value * weights[name] / assumeNotNull(maximum)),
+                           mapKeys(components), mapValues(components))) AS term,
+                       toString(term.1) AS component, term.2 AS value
+                FROM {scored()}
+                WHERE version IS NOT NULL AND maximum > 0 AND total IS NOT NULL AND (purpose != 'train' OR {_TRAINING})
+            )
+        """,
+    value=Axis("share", "Contribution", Unit.REWARD),
+    facet="component",
+    splits=False,
+    wide=True,
+    empty="No scored trajectories with a policy version.",
 )
 
 SOURCES = _by_version(

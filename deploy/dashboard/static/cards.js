@@ -21,7 +21,7 @@ function sqlOf(spec, parameters) {
 }
 
 class Cards {
-  // specs: those to be drawn; overrides by name: { options of the chart, draw(panel, card), links, search, table }
+  // specs: those to be drawn; overrides by name: { options of the chart, draw(panel, card), order, caption, links, search, table }
   constructor(box, specs, overrides = {}) {
     this.cards = new Map();
     this.overrides = overrides;
@@ -46,7 +46,8 @@ class Cards {
     const body = element("div");
     card.append(cut, body);
     const held = { spec, card, cut, body, chart: null, table: null, columns: null, shown: null };
-    if (spec.form in KINDS) held.chart = new Chart(body, { ...this.chartOptions(spec), ...options });
+    if (spec.facet) held.charts = new Map();
+    else if (spec.form in KINDS) held.chart = new Chart(body, { ...this.chartOptions(spec), ...options });
     else if (spec.form === "table" && !this.overrides[spec.name]?.draw) {
       held.tableBox = body;
       held.makeTable = () => new DataTable(body, { columns: spec.values, title: spec.title, links, search, ...table });
@@ -88,10 +89,12 @@ class Cards {
 
   draw(panels) {
     for (const [name, held] of this.cards) {
-      const columns = panels[held.spec.source || name];
+      const { spec } = held;
+      const columns = panels[spec.source || name];
       held.columns = columns;
       const { draw } = this.overrides[name] ?? {};
       if (draw) draw(columns, held);
+      else if (spec.facet) this.drawFacets(held, columns);
       else if (held.chart) this.drawChart(held, columns);
       else this.drawTable(held, columns);
       if (held.data?.open) this.fillData(held);
@@ -116,6 +119,14 @@ class Cards {
     const { spec, chart } = held;
     const aligned = alignedOf(spec, columns, order);
     if (!aligned.xs.length || !aligned.names.length) return chart.empty(spec.empty);
+    const { names, hidden } = this.drawSeries(chart, spec, aligned);
+    held.body.querySelector(":scope > .note")?.remove();
+    if (hidden) {
+      held.body.append(element("p", { className: "note" }, `${names.length} of ${aligned.names.length} series, those with the most observations: select a slice above to see another.`));
+    }
+  }
+
+  drawSeries(chart, spec, aligned) {
     const { names, hidden } = largest(aligned);
     const keep = names.map((name) => aligned.names.indexOf(name));
     const pick = (arrays) => arrays && keep.map((at) => arrays[at]);
@@ -123,9 +134,31 @@ class Cards {
     if (aligned.bins) chart.options.xFormat = (at) => (aligned.bins[at] == null ? "" : formatOf(spec.x.unit)(aligned.bins[at]));
     chart.draw(aligned.xs, names, pick(aligned.arrays), { low: pick(low), high: pick(high), n: pick(n),
       smooth: spec.form === "line" && !chart.options.time ? this.smooth : 0 });
-    held.body.querySelector(":scope > .note")?.remove();
-    if (hidden) {
-      held.body.append(element("p", { className: "note" }, `${names.length} of ${aligned.names.length} series, those with the most observations: select a slice above to see another.`));
+    return { names, hidden };
+  }
+
+  // A small chart for each value of the facet; `caption` is a function from its name and rows to what stands beside it.
+  drawFacets(held, columns) {
+    const { spec, body, charts } = held;
+    const { options = {}, caption = () => "", order = [] } = this.overrides[spec.name] ?? {};
+    const rows = rowsOf(columns);
+    const names = [...new Set(rows.map((row) => row[spec.facet]))].sort();
+    const wanted = JSON.stringify(names);
+    if (body.dataset.facets !== wanted) {
+      body.dataset.facets = wanted;
+      charts.clear();
+      const boxes = names.map((name) => {
+        const box = element("figure", {}, element("figcaption", {}, element("strong", {}, name), element("span", {})));
+        box.dataset.facet = name;
+        charts.set(name, { box, chart: new Chart(box, { ...this.chartOptions(spec), ...options, height: 150, title: `${spec.title}: ${name}` }) });
+        return box;
+      });
+      body.replaceChildren(names.length ? element("div", { className: "facets" }, ...boxes) : element("div", { className: "empty" }, ...marked(spec.empty)));
+    }
+    for (const [name, { box, chart }] of charts) {
+      const own = rows.filter((row) => row[spec.facet] === name).map((row) => ({ ...row, [spec.series]: row[spec.series].slice(name.length + 2) }));
+      this.drawSeries(chart, spec, alignedOf(spec, columnsOf(own), order));
+      box.querySelector("span").textContent = caption(name, own);
     }
   }
 

@@ -28,6 +28,9 @@ function rowsOf(columns) {
   return Array.from({ length }, (_, at) => Object.fromEntries(names.map((name) => [name, columns[name][at]])));
 }
 
+// Returns rows that have the same names as columns.
+const columnsOf = (rows) => Object.fromEntries(Object.keys(rows[0] ?? {}).map((name) => [name, rows.map((row) => row[name])]));
+
 // The format of a unit of a panel's specification.
 const formatOf = (unit) => ({
   count: formats.count, number: formats.number, "share of the largest reward": formats.share, share: formats.share,

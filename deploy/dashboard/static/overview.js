@@ -18,15 +18,31 @@ const FATE_COLOURS = { trained: "--c0", rejected: "--quiet", pending: "--c3" };
 // is the kind of slice of a chart that is always split; `sliceOf` finds the slice in the name of a series.
 const atVersion = ({ split = null, sliceOf = (series) => series } = {}) => (version, series) => {
   const by = split ?? query().get("by");
-  const purpose = !by && ["greedy", "sampled", "evaluate"].includes(series) ? "evaluate" : "train";
-  explore({ from: version, to: version, purpose, ...(by && series ? { [by]: sliceOf(series) } : {}) });
+  explore({ from: version, to: version, purpose: "train", ...(by && series ? { [by]: sliceOf(series) } : {}) });
 };
+// The same for charts whose series are training rollouts and evaluations by label; all of them without a series.
+const ofSide = (version, series) => explore({ from: version, to: version, ...(series ? { purpose: isHeldOut(series) ? "evaluate" : "train" } : {}) });
+const isHeldOut = (series) => !["train", "frozen"].includes(series);
+const SIDES = { labels: SERIES, dots: ["greedy", "sampled", "evaluate"],
+  colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4", frozen: "--c6" } };
+
+// A component's means on both sides, at the newest version that has a held-out one.
+function besideHeldOut(name, rows) {
+  const text = (row) => `${SERIES[row.series] ?? row.series} ${formats.share(row.share)} (n ${row.trajectories.toLocaleString("en-US")})`;
+  const held = rows.filter((row) => isHeldOut(row.series));
+  if (!held.length) return "No held-out side: no evaluation was scored by it.";
+  const newest = Math.max(...held.map((row) => row.version));
+  const there = rows.filter((row) => row.version === newest).sort((a, b) => isHeldOut(a.series) - isHeldOut(b.series) || (a.series < b.series ? -1 : 1));
+  const lacks = there.every((row) => isHeldOut(row.series)) ? (rows.length > held.length ? "; no training rollouts" : "; never in training") : "";
+  return `v${newest}: ${there.map(text).join(", ")}${lacks}`;
+}
 const beforeComponent = (series) => series.slice(0, series.lastIndexOf(": "));
 
 const OVERRIDES = {
-  reward: { order: ["frozen", "train", "greedy", "sampled"], options: { open: atVersion(), labels: SERIES, dots: ["greedy", "sampled", "evaluate"],
-    colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4", frozen: "--c6" },
+  reward: { order: ["frozen", "train", "greedy", "sampled"], options: { ...SIDES,
+    open: (version, series) => (query().get("by") ? atVersion() : ofSide)(version, series),
     range: (_, low, high) => [Math.min(0, low), Math.max(1, high)], yFormat: (y) => y.toFixed(1) } },
+  held_out: { order: ["train", "greedy", "sampled"], caption: besideHeldOut, options: { ...SIDES, open: ofSide } },
   components: { options: { open: atVersion({ sliceOf: beforeComponent }) } },
   sources: { options: { open: atVersion({ split: "source", sliceOf: beforeComponent }) } },
   lengths: { options: { open: atVersion() } },
