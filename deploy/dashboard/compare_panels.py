@@ -1,8 +1,12 @@
-"""The panels of the page that compares two sides, A and B: ranges of policy versions of one run or of two."""
+"""The panels of the page that compares two sides, A and B: ranges of policy versions of one run or of two, or slices of
+them.
+"""
 
 from headrace.deploy.dashboard.certainty import Z, clustered_mean
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
-from headrace.streams.clickhouse.slices import CLUSTER
+from headrace.deploy.dashboard.slice_panels import choices
+from headrace.deploy.dashboard.slices import CUTS, SLICES
+from headrace.streams.clickhouse.slices import CLUSTER, NUMBER, TOOL_NAMES
 from headrace.streams.clickhouse.views import latest_rewards
 
 MAX_TASKS = 200
@@ -12,7 +16,8 @@ TIE = 0.01
 """Largest difference of mean rewards that is a tie."""
 
 
-def _on_side(side: str) -> str:
+def _in_range(side: str) -> str:
+    """Returns the condition that a row is of the run and the versions of a side."""
     return (
         f"({{{side}_run:String}} != '' AND run = {{{side}_run:String}}"
         f" AND ({{{side}_from:String}} = '' OR oldest_version >= toUInt32OrZero({{{side}_from:String}}))"
@@ -20,22 +25,55 @@ def _on_side(side: str) -> str:
     )
 
 
-# A trajectory that is on both sides counts on both.
-_SIDE = f"arrayJoin(arrayConcat(if({_on_side('a')}, ['A'], []), if({_on_side('b')}, ['B'], [])))"
-_OF_SIDES = (
-    f"({_on_side('a')} OR {_on_side('b')}) AND purpose = if({{kind:String}} = '', 'train', {{kind:String}}) "
-    "AND role != 'frozen' AND oldest_version IS NOT NULL"
+def _slice_of(side: str, name: str) -> str:
+    """Returns the slice of a side, as an expression: its own, or else that of both sides."""
+    return f"if({{{side}_{name}:String}} = '', {{{name}:String}}, {{{side}_{name}:String}})"
+
+
+def _in_slices(side: str) -> str:
+    """Returns the condition that a row of `trajectories` is in the slices of a side."""
+    return " AND ".join(each.matches(_slice_of(side, each.name)) for each in SLICES)
+
+
+def _is_member(side: str) -> str:
+    """Returns the same condition on a row of any table. A trajectory without labels is in the slices of those that
+    lack them.
+    """
+    given = [(each, _slice_of(side, each.name)) for each in SLICES]
+    is_cut = f"concat({', '.join(slice_ for _, slice_ in given)}) != ''"
+    keeps_unlabelled = " AND ".join(f"{slice_} IN ('', '{each.of_unlabelled}')" for each, slice_ in given)
+    of_side = f"(WITH {TOOL_NAMES} SELECT {NUMBER} FROM trajectories WHERE {_in_range(side)} AND "
+    return (
+        f"(NOT ({is_cut}) OR ({keeps_unlabelled} AND {NUMBER} NOT IN {of_side}NOT ({_in_slices(side)})))"
+        f" OR (NOT ({keeps_unlabelled}) AND {NUMBER} IN {of_side}{_in_slices(side)})))"
+    )
+
+
+_SELECTED = (
+    "purpose = if({kind:String} = '', 'train', {kind:String}) AND role != 'frozen' AND oldest_version IS NOT NULL"
 )
 
+
+def _sides(a: str, b: str) -> tuple[str, str]:
+    """Returns the side of a row, as an expression, and the condition that it is on one. ``a`` and ``b``: conditions
+    that it is on them. A row that is on both counts on both.
+    """
+    return f"arrayJoin(arrayConcat(if({a}, ['A'], []), if({b}, ['B'], [])))", f"({a} OR {b}) AND {_SELECTED}"
+
+
+_REWARDED_SIDE, _IS_REWARDED = _sides(*(f"({_in_range(side)} AND {_is_member(side)})" for side in "ab"))
 _REWARDED = f"""(
-    SELECT {_SIDE} AS side, trajectory_id, task_id, normalised, components, {CLUSTER} AS cluster
-    FROM ({latest_rewards(_OF_SIDES)})
+    SELECT {_REWARDED_SIDE} AS side, trajectory_id, task_id, normalised, components, {CLUSTER} AS cluster
+    FROM ({latest_rewards(_IS_REWARDED)})
 )"""
+_ASSEMBLED_SIDE, _IS_ASSEMBLED = _sides(*(f"({_in_range(side)} AND {_in_slices(side)})" for side in "ab"))
 _ASSEMBLED = f"""(
-    SELECT {_SIDE} AS side, trajectory_id, sampled_tokens, turns, tools, call_tools, call_statuses, {CLUSTER} AS cluster
-    FROM trajectories FINAL WHERE {_OF_SIDES}
+    WITH {TOOL_NAMES}
+    SELECT {_ASSEMBLED_SIDE} AS side, trajectory_id, sampled_tokens, turns, tools, call_tools, call_statuses,
+           {CLUSTER} AS cluster
+    FROM trajectories FINAL WHERE {_IS_ASSEMBLED}
 )"""
-_USED = f"(SELECT groupUniqArrayArray(100)(mapKeys(tools)) FROM trajectories WHERE {_OF_SIDES})"
+_USED = f"(WITH {TOOL_NAMES} SELECT groupUniqArrayArray(100)(mapKeys(tools)) FROM trajectories WHERE {_IS_ASSEMBLED})"
 
 _SIDES = """
             SELECT measure, anyIf(tuple(toNullable(mean)), side = 'A').1 AS a,
@@ -113,6 +151,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
             Axis("last_ms", "Last trajectory", Unit.TIME),
         ),
     ),
+    choices("run != '' AND run IN ({a_run:String}, {b_run:String})"),
     Panel(
         "score",
         "Tasks that both sides attempted: on how many the mean reward of B is larger, smaller, or within "
@@ -135,6 +174,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         low="low",
         high="high",
         n="tasks",
+        cuts=CUTS,
     ),
     Panel(
         "rewards",
@@ -154,6 +194,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=_COMPARED_COLUMNS,
         low="low",
         high="high",
+        cuts=CUTS,
         wide=True,
         empty="No scored trajectories on these two sides: choose runs and versions above.",
     ),
@@ -172,6 +213,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
         series="side",
         n="trajectories",
+        cuts=CUTS,
         empty="No scored trajectories on these two sides.",
     ),
     Panel(
@@ -184,6 +226,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=(Axis("share", "Share of the trajectories", Unit.SHARE),),
         series="side",
         n="trajectories",
+        cuts=CUTS,
         empty="No trajectories on these two sides.",
     ),
     Panel(
@@ -202,6 +245,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=_COMPARED_COLUMNS,
         low="low",
         high="high",
+        cuts=CUTS,
         wide=True,
         empty="No trajectories on these two sides.",
     ),
@@ -217,6 +261,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
         values=_COMPARED_COLUMNS,
         low="low",
         high="high",
+        cuts=CUTS,
         wide=True,
         empty="No tool calls on these two sides.",
     ),
@@ -238,6 +283,7 @@ COMPARE_PANELS: tuple[Panel, ...] = (
             Axis("n_b", "n of B", Unit.COUNT),
             Axis("verdict", "Verdict", Unit.TEXT),
         ),
+        cuts=CUTS,
         wide=True,
         empty="No task was attempted on both sides. A run that attempts each training task once has none: compare its "
         "evaluations, which repeat the held-out tasks.",

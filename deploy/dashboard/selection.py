@@ -66,6 +66,12 @@ COMPARED: tuple[Parameter, ...] = (
         )
     ),
     Parameter("kind", "training rollouts or evaluations", choices=("train", "evaluate"), default="train"),
+    *(Parameter(each.name, f"restricts both sides to a slice: {each.title.lower()}") for each in SLICES),
+    *(
+        Parameter(f"{side}_{each.name}", f"restricts side {side.upper()} to another slice: {each.title.lower()}")
+        for side in "ab"
+        for each in SLICES
+    ),
 )
 """The two sides of a comparison."""
 

@@ -335,26 +335,33 @@ TOOLS = _by_version(
     empty="No tool calls of training rollouts.",
 )
 
-CHOICES = Panel(
-    "choices",
-    f"The slices of the run with their trajectories, at most {MAX_CHOICES} of a kind: those with the most.",
-    f"""
+
+def choices(of: str) -> Panel:
+    """Returns the panel of the slices of the trajectories for which ``of`` holds, a condition on `trajectories`."""
+    return Panel(
+        "choices",
+        f"The slices with their trajectories, at most {MAX_CHOICES} of a kind: those with the most.",
+        f"""
         SELECT place.1 AS kind, place.2 AS slice, sum(held) AS trajectories
         FROM (
             SELECT held, {EVERY_SLICE} AS place
             FROM (
                 SELECT count() AS held, {ANY_LABELS}
-                FROM (SELECT {LABELS_OF_TRAJECTORY}, {SAME_SLICES} FROM trajectories FINAL WHERE {OF_RUN})
+                FROM (SELECT {LABELS_OF_TRAJECTORY}, {SAME_SLICES} FROM trajectories FINAL WHERE {of})
                 GROUP BY labels_number, length_number
             )
         )
         WHERE kind != 'all' GROUP BY kind, slice ORDER BY kind, trajectories DESC, slice LIMIT {MAX_CHOICES} BY kind
-    """,
-    title="Slices",
-    form=Form.DATA,
-    values=(
-        Axis("kind", "Slice of", Unit.TEXT),
-        Axis("slice", "Slice", Unit.TEXT),
-        Axis("trajectories", "Trajectories", Unit.COUNT),
-    ),
-)
+        """,
+        title="Slices",
+        form=Form.DATA,
+        values=(
+            Axis("kind", "Slice of", Unit.TEXT),
+            Axis("slice", "Slice", Unit.TEXT),
+            Axis("trajectories", "Trajectories", Unit.COUNT),
+        ),
+    )
+
+
+CHOICES = choices(OF_RUN)
+"""The slices of the run."""

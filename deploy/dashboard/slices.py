@@ -21,41 +21,45 @@ class Slice:
     """Name of the parameter that restricts charts to one."""
     title: str
     """Name on the page."""
-    matches: str
-    """Condition that a row is in the slice of the parameter."""
+    condition: str
+    """Condition that a row is in the slice ``?``, an expression."""
     of_unlabelled: str = NONE
     """The slice of a trajectory whose labels are unknown, so empty."""
 
+    @property
+    def given(self) -> str:
+        """The parameter as an expression."""
+        return f"{{{self.name}:String}}"
+
+    def matches(self, given: str) -> str:
+        """Returns the condition that a row is in the slice ``given``, an expression; any row is if that is empty."""
+        return f"({given} = '' OR {self.condition.replace('?', given)})"
+
 
 def _label(name: str, title: str, column: str) -> Slice:
-    given = f"{{{name}:String}}"
-    return Slice(name, title, f"({column} = {given} OR ({column} = '' AND {given} = '{NONE}'))")
+    return Slice(name, title, f"({column} = ? OR ({column} = '' AND ? = '{NONE}'))")
 
 
 SLICES: tuple[Slice, ...] = (
     _label("agent", "Agent", "agent"),
     _label("source", "Task source", "task_source"),
-    Slice(
-        "tool",
-        "Tool",
-        f"(has(tool_names, {{tool:String}}) OR (empty(tool_names) AND {{tool:String}} = '{NONE}'))",
-    ),
+    Slice("tool", "Tool", f"(has(tool_names, ?) OR (empty(tool_names) AND ? = '{NONE}'))"),
     _label("tenant", "Tenant", "tenant"),
     _label("harness", "Harness version", "harness_version"),
-    Slice("length", "Length in sampled tokens", f"{LENGTH} = {{length:String}}", SHORTEST),
+    Slice("length", "Length in sampled tokens", f"{LENGTH} = ?", SHORTEST),
 )
 """Every kind of slice, in the order of the page."""
 
 CUTS = tuple(each.name for each in SLICES)
 """The parameters that restrict charts to slices."""
 
-MATCHES = " AND ".join(f"({{{each.name}:String}} = '' OR {each.matches})" for each in SLICES)
+MATCHES = " AND ".join(each.matches(each.given) for each in SLICES)
 """Condition that a row with the columns ``LABELS`` is in the selected slices."""
 
-IS_CUT = f"concat({', '.join(f'{{{name}:String}}' for name in CUTS)}) != ''"
+IS_CUT = f"concat({', '.join(each.given for each in SLICES)}) != ''"
 """Condition on the parameters alone: charts are cut."""
 
-KEEPS_UNLABELLED = " AND ".join(f"{{{each.name}:String}} IN ('', '{each.of_unlabelled}')" for each in SLICES)
+KEEPS_UNLABELLED = " AND ".join(f"{each.given} IN ('', '{each.of_unlabelled}')" for each in SLICES)
 """Condition on the parameters alone: a trajectory without labels is in the selected slices, as all are in charts that
 are not cut."""
 

@@ -1,4 +1,4 @@
-// The page that compares two sides: ranges of policy versions of one run or of two.
+// The page that compares two sides: ranges of policy versions of one run or of two, or slices of them.
 "use strict";
 
 const SIDES = { a: "A", b: "B" };
@@ -53,14 +53,17 @@ function drawScore(panel) {
   );
 }
 
-// The controls: for each side a run and its first and last version.
-function drawSides(runs) {
+// The controls: for each side a run, its first and last version, and slices of its own in place of those of both sides.
+function drawSides(runs, choices) {
   const chosen = query();
   const rows = rowsOf(runs);
+  const slices = rowsOf(choices);
   const form = byId("sides");
-  const wanted = JSON.stringify([rows.map((row) => row.run), chosen.toString()]);
-  if (form.dataset.drawn === wanted) return;
+  const wanted = JSON.stringify([rows.map((row) => row.run), chosen.toString(), slices.map((row) => [row.kind, row.slice])]);
+  const isUsed = form.contains(document.activeElement) && form.dataset.chosen === chosen.toString();
+  if (isUsed || form.dataset.drawn === wanted) return;
   form.dataset.drawn = wanted;
+  form.dataset.chosen = chosen.toString();
   const list = element("datalist", { id: "known-runs" }, ...rows.map((row) => new Option(`v${row.first} to v${row.last}`, row.run)));
   const sides = Object.entries(SIDES).map(([side, title]) => {
     const input = (name, label, properties) => {
@@ -68,13 +71,23 @@ function drawSides(runs) {
       if (name === "run") field.setAttribute("list", "known-runs");
       return element("label", {}, label + " ", field);
     };
+    const own = Object.entries(SLICES).flatMap(([kind, name]) => {
+      const now = chosen.get(`${side}_${kind}`) ?? "";
+      const offered = offeredSlices(slices, kind, now, "as both sides");
+      if (!offered) return [];
+      const select = element("select", { name: `${side}_${kind}` }, ...offered.map(([each, label]) => new Option(label, each)));
+      select.value = now;
+      return [element("label", {}, name + " ", select)];
+    });
+    const isOpen = Object.keys(SLICES).some((kind) => chosen.get(`${side}_${kind}`));
     return element("fieldset", {}, element("legend", {}, "Side " + title), input("run", "Run", { type: "text", required: true }),
-      input("from", "From version", { type: "number", min: 0 }), input("to", "to", { type: "number", min: 0 }));
+      input("from", "From version", { type: "number", min: 0 }), input("to", "to", { type: "number", min: 0 }),
+      ...(own.length ? [element("details", { open: isOpen }, element("summary", {}, `Slices of ${title} alone`), element("div", { className: "own" }, ...own))] : []));
   });
   const kind = element("select", { name: "kind" }, new Option("training rollouts", "train"), new Option("evaluations", "evaluate"));
   kind.value = chosen.get("kind") || "train";
   const swap = element("button", { type: "button" }, "Swap sides");
-  swap.addEventListener("click", () => choose(Object.fromEntries(["run", "from", "to"].flatMap((name) => [[`a_${name}`, query().get(`b_${name}`)], [`b_${name}`, query().get(`a_${name}`)]]))));
+  swap.addEventListener("click", () => choose(Object.fromEntries(["run", "from", "to", ...Object.keys(SLICES)].flatMap((name) => [[`a_${name}`, query().get(`b_${name}`)], [`b_${name}`, query().get(`a_${name}`)]]))));
   form.replaceChildren(...sides, element("label", {}, "Of ", kind), element("button", { type: "submit" }, "Compare"), swap, list);
 }
 
@@ -90,7 +103,14 @@ function chooseDefaults(runs) {
   return true;
 }
 
-const task = (side) => (row) => "/explore?" + new URLSearchParams({ run: query().get(`${side}_run`) ?? "", task: row.task_id, from: query().get(`${side}_from`) ?? "", to: query().get(`${side}_to`) ?? "" });
+// The address of the list of the trajectories of a side, with its versions and slices, and `changes`.
+function exploredSide(side, changes) {
+  const now = query();
+  const own = Object.entries({ run: now.get(`${side}_run`), from: now.get(`${side}_from`), to: now.get(`${side}_to`), purpose: now.get("kind") || "train",
+    ...Object.fromEntries(Object.keys(SLICES).map((kind) => [kind, now.get(`${side}_${kind}`) || now.get(kind)])) });
+  return "/explore?" + new URLSearchParams({ ...Object.fromEntries(own.filter(([, value]) => value)), ...changes });
+}
+const task = (side) => (row) => exploredSide(side, { task: row.task_id });
 
 const OVERRIDES = {
   rewards: { draw: drawCompared },
@@ -108,9 +128,11 @@ byId("sides").addEventListener("submit", (event) => {
 
 specifications("/compare").then((specs) => {
   const cards = new Cards(byId("cards"), [...specs.values()].filter((spec) => !["figures", "data"].includes(spec.form)), OVERRIDES);
+  cards.cuts = Object.keys(SLICES);
   livePage(({ panels }) => {
     if (chooseDefaults(panels.runs)) return;
-    drawSides(panels.runs);
+    drawSides(panels.runs, panels.choices);
+    drawSlices(byId("slices"), panels.choices, { split: false });
     drawScore(panels.score);
     const parameters = Object.fromEntries(query());
     cards.select(parameters, 0);

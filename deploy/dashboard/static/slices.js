@@ -15,13 +15,9 @@ function drawSlices(box, choices, { split = true } = {}) {
   box.dataset.drawn = wanted;
   box.dataset.chosen = chosen.toString();
   const controls = Object.entries(SLICES).flatMap(([kind, title]) => {
-    const found = rows.filter((row) => row.kind === kind);
     const now = chosen.get(kind) ?? "";
-    // A kind with one slice cuts nothing.
-    if (found.length < 2 && !now) return [];
-    if (kind === "length") found.sort((a, b) => bound(a.slice) - bound(b.slice));
-    if (now && !found.some((row) => row.slice === now)) found.push({ slice: now, trajectories: 0 });
-    return [selector(title, kind, [["", "all"], ...found.map((row) => [row.slice, `${row.slice} (${compact.format(row.trajectories)})`])], now)];
+    const offered = offeredSlices(rows, kind, now, "all");
+    return offered ? [selector(title, kind, offered, now)] : [];
   });
   if (split) {
     const kinds = Object.entries(SLICES).filter(([kind]) => rows.filter((row) => row.kind === kind).length > 1 || chosen.get("by") === kind);
@@ -38,6 +34,16 @@ function drawSlices(box, choices, { split = true } = {}) {
   box.replaceChildren(...controls);
   box.hidden = !controls.length;
   if (focused) box.querySelector(`[data-parameter="${focused}"]`)?.focus();
+}
+
+// The choices of a list of the slices of `kind`, the first of which is `every`; null if there is nothing to choose.
+function offeredSlices(rows, kind, now, every) {
+  const found = rows.filter((row) => row.kind === kind);
+  // A kind with one slice cuts nothing.
+  if (found.length < 2 && !now) return null;
+  if (kind === "length") found.sort((a, b) => bound(a.slice) - bound(b.slice));
+  if (now && !found.some((row) => row.slice === now)) found.push({ slice: now, trajectories: 0 });
+  return [["", every], ...found.map((row) => [row.slice, `${row.slice} (${compact.format(row.trajectories)})`])];
 }
 
 const bound = (label) => Number(/[\d,]+/.exec(label)?.[0].replaceAll(",", "") ?? 0) - label.startsWith("under");

@@ -288,6 +288,50 @@ def test_two_ranges_are_compared_from_a_bare_address(dashboard: str, width: int,
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_slices_of_both_sides_and_of_one_are_compared_and_in_the_address(
+    clickhouse: str, clickhouse_reader: str, width: int, scheme: str
+) -> None:
+    client = open_client(clickhouse)
+    fill_cut_run(client)
+    client.close()
+
+    def n_of_reward() -> list[str]:
+        row = page.locator("#rewards tr", has=page.locator("td", has_text=re.compile("^reward$")))
+        return row.locator("td").all_inner_texts()[-2:]
+
+    with served(clickhouse_reader) as url, browser_page(width, scheme) as (page, complaints):
+        page.goto(f"{url}/compare?a_run=cut&a_to=39&b_run=cut&b_from=40")
+        page.select_option("#slices [data-parameter=source]", CUT_SOURCE)
+        page.wait_for_function("() => document.querySelector('#rewards td:last-child')?.innerText === '80'")
+        assert n_of_reward() == ["80", "80"]
+        page.click("#sides >> text=Slices of B alone")
+        page.select_option("[name=b_source]", "deep")
+        page.select_option("[name=b_tool]", "read")
+        page.click("#sides >> text=Compare")
+        page.wait_for_function("() => document.querySelector('#rewards td:last-child')?.innerText === '40'")
+        address = page.url
+        assert f"source={CUT_SOURCE}" in address
+        assert "b_source=deep" in address
+        assert "b_tool=read" in address
+        assert n_of_reward() == ["80", "40"]
+        page.goto(address)  # a link is a saved view
+        page.locator("#rewards tbody tr").first.wait_for()
+        assert n_of_reward() == ["80", "40"]
+        assert page.locator("[name=b_source]").input_value() == "deep"
+        page.click("#sides >> text=Swap sides")
+        page.wait_for_function("() => document.querySelector('#rewards td:last-child')?.innerText === '80'")
+        assert n_of_reward() == ["40", "80"]
+        page.click("#slices >> text=Reset")
+        page.wait_for_function("() => document.querySelector('#rewards td:last-child')?.innerText === '400'")
+        assert n_of_reward() == ["40", "400"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
 def test_two_hundred_runs_are_searched_and_sorted(dashboard: str, clickhouse: str) -> None:
     open_client(clickhouse).command(
         "INSERT INTO rewards (id_sent, trajectory_id, run, total, normalised, ended_at) "

@@ -162,6 +162,63 @@ def test_two_ranges_of_versions_are_compared_by_component_tool_and_task(pages: P
     assert score["mean"] == pytest.approx(fmean(row["difference"] for row in tasks.values()))
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "share_of_a", "share_of_b"),
+    [
+        ({"source": CUT_SOURCE}, {"source": CUT_SOURCE}, 1 / 5, 1 / 5),
+        ({"source": CUT_SOURCE}, {"source": "deep"}, 1 / 5, 1 / 5),
+        ({"tool": "read"}, {}, 1 / 2, 1),
+        ({"tenant": "tenant-0", "length": "under 64"}, {"harness": "h1", "agent": "shop"}, 1 / 4, 1),
+        ({"agent": NONE}, {"source": "mail", "tool": "search"}, 0, 1 / 10),
+    ],
+)
+def test_slices_are_compared_with_one_another(
+    pages: Pages, a: dict[str, str], b: dict[str, str], share_of_a: float, share_of_b: float
+) -> None:
+    ranges = {"a_run": "cut", "a_from": "35", "a_to": "39", "b_run": "cut", "b_from": "40", "b_to": "44"}
+    own = {f"{side}_{kind}": value for side, given in (("a", a), ("b", b)) for kind, value in given.items()}
+    both = [ranges | own]
+    if a == b:
+        both.append(ranges | a)  # a slice of both sides
+    for chosen in both:
+        n = pages.trajectories / 4 * share_of_a, pages.trajectories / 4 * share_of_b
+        for panel, measure in (("rewards", "reward"), ("lengths", "sampled tokens")):
+            rows = {row["measure"]: row for row in pages.rows(panel, "/compare", **chosen)}
+            assert (rows[measure]["n_a"], rows[measure]["n_b"]) == n, panel
+        for side, first, last in (("a", 35, 39), ("b", 40, 44)):
+            given = a if side == "a" else b
+            listed = pages.rows(
+                "trajectories",
+                "/explore",
+                limit="5000",
+                purpose="train",
+                **{"from": str(first), "to": str(last)},
+                **given,
+            )
+            (reward,) = (row for row in pages.rows("rewards", "/compare", **chosen) if row["measure"] == "reward")
+            assert reward[side] == (pytest.approx(fmean(row["reward"] for row in listed)) if listed else None)
+        for panel in ("reward_distribution", "length_distribution"):
+            held = {row["side"]: row["trajectories"] for row in pages.rows(panel, "/compare", **chosen)}
+            assert (held.get("A", 0), held.get("B", 0)) == n, panel
+        tasks = {row["task_id"] for row in pages.rows("tasks", "/compare", **chosen)}
+        assert {task.rpartition("-")[0] for task in tasks} == (
+            set() if {a.get("source"), b.get("source")} == {CUT_SOURCE, "deep"} or not share_of_a
+            else {CUT_SOURCE} if "source" in a else set(SOURCES)
+        )  # fmt: skip
+
+
+def test_a_side_has_its_own_slice_instead_of_that_of_both(pages: Pages) -> None:
+    sides = {"a_run": "cut", "b_run": "cut", "source": CUT_SOURCE, "b_source": "deep", "tool": "read"}
+    (tool,) = (row for row in pages.rows("tools", "/compare", **sides))
+    assert (tool["measure"], tool["n_a"], tool["n_b"]) == ("read", pages.trajectories / 10, pages.trajectories / 10)
+    (score,) = pages.rows("score", "/compare", **sides)
+    assert score["tasks"] == 0
+    assert {row["slice"] for row in pages.rows("choices", "/compare", **sides) if row["kind"] == "source"} == set(
+        SOURCES
+    )
+    assert pages.rows("choices", "/compare") == []
+
+
 def test_a_side_without_trajectories_has_no_difference(pages: Pages) -> None:
     sides = {"a_run": "cut", "a_to": "39", "b_run": "none"}
     (reward, *_) = (row for row in pages.rows("rewards", "/compare", **sides) if row["measure"] == "reward")
@@ -257,6 +314,11 @@ def test_rewards_of_trajectories_without_a_row_are_in_the_slices_of_those_withou
         ({"by": "source", "tool": "grep"}, {"wide": 1}),
         ({"by": "tool", "source": NONE}, {NONE: 2}),
     ):
+        if "by" not in chosen:
+            rows = pages.rows("rewards", "/compare", a_run="expired", b_run="expired", **chosen)
+            counted = [(row["n_a"], row["n_b"]) for row in rows if row["measure"] == "reward"]
+            n = sum(series.values())
+            assert counted == ([(n, n)] if n else []), chosen
         for name in ("reward", "reward_distribution"):
             rows = pages.rows(name, run="expired", **chosen)
             if name == "reward" or "by" not in chosen:
