@@ -1,7 +1,7 @@
 """Measures the lag of every consumer group in records and seconds. Lag is a gauge, so a missed sample loses nothing.
 
-    group     topic         partition   records   seconds
-    assemble  events        2              1840      0.31     1,840 offsets behind, the next record is 0.31 s old
+    group     topic         partition   records   seconds   position
+    assemble  events        2              1840      0.31      52210     1,840 offsets behind, the next is 0.31 s old
 
 A group's position is its committed offset. The assembler's position is in the commit's metadata, because its committed
 offset is the first event of its oldest open trajectory.
@@ -56,6 +56,9 @@ class ConsumerLag:
     and aborted records are left."""
     seconds: float
     """Age of the next record that the group has not processed; 0 if there is none."""
+    position: int = 0
+    """Next offset that the group processes. It tells a group that stands still from one that gets more than it can
+    process: the lag of both grows."""
 
 
 def committed_position(commit: OffsetAndMetadata) -> int:
@@ -81,6 +84,7 @@ def lags(
             partition.partition,
             0 if (partition, place) in without_records else max(ends[partition] - place, 0),
             max(now_ms - next_ms.get((partition, place), now_ms), 0) / 1000,
+            place,
         )
         for group, found in sorted(places.items())
         for partition, place in sorted(found.items())

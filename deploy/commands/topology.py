@@ -5,8 +5,8 @@ import click
 from headrace.deploy.terminal import print_line, print_text
 
 _LAG = (
-    "Print the current lag of every consumer group, by partition. Transaction markers count as records, so an idle "
-    "group may show 1 or 2."
+    "Print the current lag of every consumer group, by partition, and its position, which moves while it processes. "
+    "Transaction markers count as records, so an idle group may show 1 or 2."
 )
 
 
@@ -28,6 +28,7 @@ def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) ->
         return
     bootstrap = address_of("kafka", kafka, data)
     lags = run_with_kafka(bootstrap, lambda: measure_lag(bootstrap))
-    print_line(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
+    print_line(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9} {'position':>11}")
     for each in lags:
-        print_line(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")
+        lag = f"{each.records:>9} {each.seconds:>9.1f} {each.position:>11}"
+        print_line(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {lag}")

@@ -38,12 +38,12 @@ def test_the_position_of_other_groups_is_their_commit() -> None:
 
 def test_lag_is_the_distance_to_the_end_and_the_age_of_the_next_record() -> None:
     found = lags({"g": {P0: 10, P1: 7}}, {P0: 15, P1: 7}, {(P0, 10): 4_000}, 9_500)
-    assert found == [ConsumerLag("g", "events", 0, 5, 5.5), ConsumerLag("g", "events", 1, 0, 0.0)]
+    assert found == [ConsumerLag("g", "events", 0, 5, 5.5, 10), ConsumerLag("g", "events", 1, 0, 0.0, 7)]
 
 
 def test_a_partition_with_markers_of_transactions_only_has_no_lag() -> None:
     found = lags({"g": {P0: 10, P1: 7}}, {P0: 15, P1: 9}, {(P1, 7): 1_000}, 2_000, {(P0, 10)})
-    assert found == [ConsumerLag("g", "events", 0, 0, 0.0), ConsumerLag("g", "events", 1, 2, 1.0)]
+    assert found == [ConsumerLag("g", "events", 0, 0, 0.0, 10), ConsumerLag("g", "events", 1, 2, 1.0, 7)]
 
 
 def test_a_partition_without_a_commit_or_without_an_end_has_no_lag() -> None:
