@@ -30,5 +30,5 @@ def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) ->
     lags = run_with_kafka(bootstrap, lambda: measure_lag(bootstrap))
     print_line(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9} {'position':>11}")
     for each in lags:
-        lag = f"{each.records:>9} {each.seconds:>9.1f} {each.position:>11}"
-        print_line(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {lag}")
+        figures = f"{each.records:>9} {each.seconds:>9.1f} {each.position:>11}"
+        print_line(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {figures}")
