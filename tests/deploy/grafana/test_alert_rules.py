@@ -24,7 +24,7 @@ def empty(clickhouse: str) -> Iterator[Client]:
 
 
 def test_a_silent_sink_alarms_and_one_that_only_measures_lag_is_silent(empty: Client) -> None:
-    """The lag is measured beside the main loop: its rows go on while nothing else is written."""
+    """The lag is measured beside the main loop: its rows continue while nothing else is written."""
     assert not alarms(empty, "headrace-sink-silent"), "no sink has ever written"
 
     def sign(sink: str, seconds_ago: int) -> None:
