@@ -18,9 +18,12 @@ _FILTERS = " AND ".join(
         "({purpose:String} = '' OR purpose = {purpose:String})",
         "({from:String} = '' OR version >= toUInt32OrZero({from:String}))",
         "({to:String} = '' OR version <= toUInt32OrZero({to:String}))",
-        "({fate:String} = '' OR fate = {fate:String})",
+        "({fate:String} = '' OR fate = {fate:String}"
+        " OR ({fate:String} = 'undecided' AND fate NOT IN ('trained', 'rejected')))",
         "({reason:String} = '' OR reason = {reason:String})",
         "({step:String} = '' OR step = toUInt32OrZero({step:String}))",
+        "({tokens_from:String} = '' OR sampled_tokens >= toUInt32OrZero({tokens_from:String}))",
+        "({tokens_to:String} = '' OR sampled_tokens <= toUInt32OrZero({tokens_to:String}))",
         "({least:String} = '' OR normalised >= toFloat64OrZero({least:String}))",
         "({most:String} = '' OR normalised <= toFloat64OrZero({most:String}))",
     )

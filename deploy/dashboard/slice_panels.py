@@ -51,17 +51,18 @@ _AT_ENDS = f" AND (oldest_version + 10 > {_LAST} OR ({{by:String}} = '' AND olde
 
 def _histogram(value: str, bin_: str, rows: str, condition: str) -> str:
     """Returns a query for the histogram of ``value`` over the columns of ``rows``, trajectories of the versions
-    ``_AT_ENDS``: series, bin, share, trajectories.
+    ``_AT_ENDS``: series, bin, share, trajectories, and the first and last version of the series.
     """
     return f"""
         SELECT series, bin, held / sum(held) OVER (PARTITION BY series) AS share,
-               sum(held) OVER (PARTITION BY series) AS trajectories
+               sum(held) OVER (PARTITION BY series) AS trajectories, first, last
         FROM (
             SELECT multiIf(NOT is_newest, concat('first: v', toString({_FIRST}), ' to v', toString({_FIRST} + 9)),
                            {{by:String}} != '', slice,
                            concat('newest: v', toString(greatest({_FIRST}, {_LAST} - 9)), ' to v', toString({_LAST})))
                        AS series,
-                   bin, held
+                   bin, held, if(is_newest, greatest({_FIRST}, {_LAST} - 9), {_FIRST}) AS first,
+                   if(is_newest, {_LAST}, {_FIRST} + 9) AS last
             FROM (
                 SELECT is_newest, slice, {bin_} AS bin, count() AS held
                 FROM (

@@ -133,7 +133,7 @@ class Cards {
     const [low, high, n] = aligned.others;
     if (aligned.bins) chart.options.xFormat = (at) => (aligned.bins[at] == null ? "" : formatOf(spec.x.unit)(aligned.bins[at]));
     chart.draw(aligned.xs, names, pick(aligned.arrays), { low: pick(low), high: pick(high), n: pick(n),
-      smooth: spec.form === "line" && !chart.options.time ? this.smooth : 0 });
+      smooth: spec.form === "line" && !chart.options.time ? this.smooth : 0, bins: aligned.bins });
     return { names, hidden };
   }
 

@@ -75,8 +75,9 @@ function smoothed(values, weights, span) {
 class Chart {
   // options: kind ("lines" | "steps" | "bars"), format of values, xFormat and yFormat of ticks, xLabel, time, height,
   // range of y, whole (no fractions on y), bounds (values with a dashed line), title (the name that screen readers
-  // say), open (called with x and the name of the series nearest to the pointer), and by series: labels, colours,
-  // widths, dots (names of the series with points)
+  // say), open (called with x, of a histogram the lower end of the bin, with the name of the series nearest to the pointer
+  // or chosen by keys, and its value there), and by series: labels, colours, widths, dots (names of the series with
+  // points)
   constructor(card, options) {
     this.box = document.createElement("div");
     card.append(this.box);
@@ -117,10 +118,12 @@ class Chart {
     this.plot = null;
   }
 
-  // certainty: low, high and n, arrays as `arrays`, each null if unknown; smooth: span of the smoothing.
-  draw(xs, names, arrays, { low = null, high = null, n = null, smooth = 0 } = {}) {
+  // certainty: low, high and n, arrays as `arrays`, each null if unknown; smooth: span of the smoothing; bins: the lower
+  // ends of the bins at xs, of a histogram.
+  draw(xs, names, arrays, { low = null, high = null, n = null, smooth = 0, bins = null } = {}) {
     const stacked = this.options.kind === "bars";
     this.raw = arrays;
+    this.bins = bins;
     this.certainty = { low: smooth > 1 ? null : low, high: smooth > 1 ? null : high, n };
     this.bounds = low && high ? { low, high } : null;
     const smoothing = smooth > 1 ? arrays.map((values, at) => smoothed(values, n?.[at], smooth)) : null;
@@ -137,6 +140,7 @@ class Chart {
       this.drop();
       this.box.replaceChildren();
       this.names = names;
+      this.picked = null;
       this.plot = new uPlot(this.uplotOptions(names, data), data, this.box);
       this.signature = signature;
       this.reach();
@@ -145,8 +149,8 @@ class Chart {
     this.showLast();
   }
 
-  // The keyboard reaches the chart: arrows move over the values, which are said, Enter opens what a click opens. The
-  // names in the legend are buttons that hide a series and show it again.
+  // The keyboard reaches the chart: arrows move over the values, which are said, those up and down choose a series, Enter
+  // opens what a click opens. The names in the legend are buttons that hide a series and show it again.
   reach() {
     const over = this.plot.over;
     const names = [...this.plot.root.querySelectorAll(".u-legend .u-series th")];
@@ -167,18 +171,21 @@ class Chart {
     over.tabIndex = 0;
     over.setAttribute("role", "img");
     over.setAttribute("aria-label", `${this.options.title ?? "Chart"}: ${this.names.map((name) => this.labelOf(name)).join(", ")}. `
-      + "Arrow keys move over the values" + (this.options.open ? ", Enter lists the trajectories." : "."));
+      + "Arrow keys move over the values" + (this.names.length > 1 ? " and series" : "") + (this.options.open ? ", Enter lists the trajectories." : "."));
     over.addEventListener("keydown", (event) => {
       const last = this.plot.data[0].length - 1;
       const at = this.plot.cursor.idx ?? last + 1;
-      const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+      const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last, ArrowUp: at, ArrowDown: at }[event.key];
       if (next != null) {
         const idx = Math.min(last, Math.max(0, next));
+        const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+        if (step) this.pick(idx, step);
         this.plot.setCursor({ left: this.plot.valToPos(this.plot.data[0][idx], "x"), top: 0 });
-        said.textContent = [this.xText(idx), ...this.names.map((name, each) => `${this.labelOf(name)} ${this.valueText(each, idx)}`)].join(", ");
+        const heard = this.names.map((_, each) => each).filter((each) => this.picked == null || each === this.picked);
+        said.textContent = [this.xText(idx), ...heard.map((each) => `${this.labelOf(this.names[each])} ${this.valueText(each, idx)}`)].join(", ");
         event.preventDefault();
       } else if (event.key === "Enter" && this.options.open && this.plot.cursor.idx != null) {
-        this.options.open(this.plot.data[0][this.plot.cursor.idx], this.names.length === 1 ? this.names[0] : null);
+        this.open(this.plot.cursor.idx, this.names[this.names.length === 1 ? 0 : this.picked] ?? null);
       }
     });
     if (!this.options.open) return;
@@ -188,8 +195,32 @@ class Chart {
     over.addEventListener("click", (event) => {
       // A drag zooms.
       if (Math.abs(event.clientX - pressed) > 3 || this.plot.cursor.idx == null) return;
-      this.options.open(this.plot.data[0][this.plot.cursor.idx], this.nearest());
+      const at = this.pointed();
+      this.open(at, this.nearest(at));
     });
+  }
+
+  // Chooses the next series in the direction of `step` that has a value at `idx`.
+  pick(idx, step) {
+    const all = this.names.length;
+    const from = this.picked ?? (step > 0 ? -1 : all);
+    const next = this.names.map((_, each) => (from + step * (each + 1) + 2 * all) % all).find((each) => this.raw[each][idx] != null && this.plot.series[each + 1].show);
+    this.picked = next ?? null;
+  }
+
+  open(at, picked) {
+    const has = (name) => this.raw[this.names.indexOf(name)]?.[at] != null;
+    const series = has(picked) ? picked : null;
+    const values = this.names.filter((name) => (series ?? name) === name && has(name)).map((name) => this.raw[this.names.indexOf(name)][at]);
+    const x = this.bins ? this.bins[Math.min(at, this.bins.length - 1)] : this.plot.data[0][at];
+    this.options.open(x, series, values.length ? Math.max(...values) : null);
+  }
+
+  // The index of the value under the pointer: the nearest; of steps, which keep their value, the last one before it.
+  pointed() {
+    const { idx, left } = this.plot.cursor;
+    const xs = this.plot.data[0];
+    return this.options.kind === "steps" && idx > 0 && this.plot.posToVal(left, "x") < xs[idx] ? idx - 1 : idx;
   }
 
   labelOf(name) {
@@ -201,12 +232,15 @@ class Chart {
     return this.options.time ? clock(x * 1000) : this.options.xFormat(x);
   }
 
-  // The series whose line is nearest to the pointer.
-  nearest() {
-    const { idx, top } = this.plot.cursor;
+  // The series at `idx` whose line is nearest to the pointer; of stacked bars, that in whose piece the pointer is.
+  nearest(idx) {
+    const { top } = this.plot.cursor;
     const gaps = this.names.map((name, at) => {
       const value = this.plot.data[at + 1][idx];
-      return value == null || !this.plot.series[at + 1].show ? Infinity : Math.abs(this.plot.valToPos(value, "y") - top);
+      if (value == null || !this.plot.series[at + 1].show) return Infinity;
+      const gap = this.plot.valToPos(value, "y") - top;
+      if (this.options.kind !== "bars") return Math.abs(gap);
+      return this.raw[at][idx] ? (gap <= 0 ? -gap : 1e6 + gap) : Infinity;
     });
     const least = gaps.indexOf(Math.min(...gaps));
     return gaps[least] === Infinity ? null : this.names[least];

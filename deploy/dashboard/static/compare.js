@@ -20,7 +20,7 @@ function drawCompared(panel, held) {
         element("td", { className: "value" }, one ? "–" : signed(formats.number)(row.difference)),
         element("td", { className: "value" }, one || row.low == null ? "–" : `${minused(row.low)} to ${minused(row.high)}`),
         element("td", { className: "whisker" }, one || row.low == null ? "" : whisker(row, reach)),
-        element("td", { className: "value" }, formats.count(row.n_a)), element("td", { className: "value" }, formats.count(row.n_b)));
+        ...Object.keys(SIDES).map((side) => element("td", { className: "value" }, element("a", { href: exploredSide(side, {}) }, formats.count(row[`n_${side}`])))));
       if (clear) line.dataset.clear = row.difference > 0 ? "more" : "less";
       return line;
     })))));
@@ -112,13 +112,16 @@ function exploredSide(side, changes) {
 }
 const task = (side) => (row) => exploredSide(side, { task: row.task_id });
 
+// A bin opens its trajectories on a side; that of A without one.
+const inBin = (filters) => (bin, series) => { location.href = exploredSide(series === "B" ? "b" : "a", filters(bin)); };
+
 const OVERRIDES = {
   rewards: { draw: drawCompared },
   lengths: { draw: drawCompared },
   tools: { draw: drawCompared },
   tasks: { search: "Search tasks", links: { a: task("a"), b: task("b") } },
-  reward_distribution: { options: { colours: { A: "--c1", B: "--c0" } } },
-  length_distribution: { options: { colours: { A: "--c1", B: "--c0" } } },
+  reward_distribution: { options: { colours: { A: "--c1", B: "--c0" }, open: inBin(ofRewards) } },
+  length_distribution: { options: { colours: { A: "--c1", B: "--c0" }, open: inBin(ofTokens) } },
 };
 
 byId("sides").addEventListener("submit", (event) => {

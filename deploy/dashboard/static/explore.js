@@ -1,12 +1,13 @@
 // The page that lists trajectories. Its filters are its address: a link to it is a saved list.
 "use strict";
 
-const FATES = ["trained", "rejected", "waiting", "pending", "evaluation", "frozen"];
+const FATES = ["trained", "rejected", "waiting", "pending", "evaluation", "frozen", "undecided"];
 // Column of the table → value of the parameter sort.
 const SORTS = { ended_ms: "time", reward: "reward", advantage: "advantage", version: "version", sampled_tokens: "tokens", turns: "turns", signals: "feedback" };
 const FIELDS = [
   ["task", "Task", "text", 14], ["group", "Group", "text", 14], ["id", "ID begins with", "text", 12], ["reason", "Reason", "text", 14],
   ["from", "Version from", "number", 5], ["to", "to", "number", 5], ["step", "Step", "number", 5], ["least", "Reward from", "text", 4], ["most", "to", "text", 4],
+  ["tokens_from", "Tokens from", "number", 6], ["tokens_to", "to", "number", 6],
 ];
 
 function sorter(column) {
@@ -63,7 +64,7 @@ specifications("/explore").then((specs) => {
     document.body.dataset.run = run;
     drawSlices(byId("slices"), panels.choices, { split: false });
     drawFilters();
-    matching = panels.trajectories.matching[0] ?? 0;
+    matching = panels.trajectories.matching?.[0] ?? 0;
     cards.select({ ...parametersOf(run) }, 0);
     cards.draw(panels);
   }, { every: "all runs" });

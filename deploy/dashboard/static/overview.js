@@ -36,6 +36,14 @@ function besideHeldOut(name, rows) {
   const lacks = there.every((row) => isHeldOut(row.series)) ? (rows.length > held.length ? "; no training rollouts" : "; never in training") : "";
   return `v${newest}: ${there.map(text).join(", ")}${lacks}`;
 }
+// A bin of a histogram opens its trajectories, of the versions of its series; of all versions without a series.
+const inBin = (panel, filters) => (bin, series) => {
+  const of = rowsOf(page.panels[panel]).find((row) => row.series === series);
+  const by = query().get("by");
+  explore({ purpose: "train", ...filters(bin), ...(of ? { from: of.first, to: of.last, ...(by ? { [by]: series } : {}) } : {}) });
+};
+// Groups that were not kept are rejected for a reason.
+const ofFate = (fate) => (fate && fate !== "kept" ? { reason: fate } : {});
 const beforeComponent = (series) => series.slice(0, series.lastIndexOf(": "));
 
 const OVERRIDES = {
@@ -46,11 +54,13 @@ const OVERRIDES = {
   components: { options: { open: atVersion({ sliceOf: beforeComponent }) } },
   sources: { options: { open: atVersion({ split: "source", sliceOf: beforeComponent }) } },
   lengths: { options: { open: atVersion() } },
+  reward_distribution: { options: { open: inBin("reward_distribution", ofRewards) } },
+  length_distribution: { options: { open: inBin("length_distribution", ofTokens) } },
   tools: { options: { open: (version, tool) => atVersion({ split: query().get("by") ?? "tool" })(version, tool) } },
   falls: { links: { since: ({ kind, slice, since }) => explored({ purpose: "train",
     from: since, to: since + 4, sort: "reward", order: "rising", ...(kind === "all" ? {} : { [kind]: slice }) }) } },
-  groups: { order: Object.keys(FATES), options: { labels: FATES, colours: GROUP_COLOURS, open: (version) => explore({ from: version, to: version }) }, draw: drawGroups },
-  versions: { options: { colours: { published: "--quiet" }, widths: { published: 6 } }, draw: drawVersions },
+  groups: { order: Object.keys(FATES), options: { labels: FATES, colours: GROUP_COLOURS, open: (version, fate) => explore({ from: version, to: version, ...ofFate(fate) }) }, draw: drawGroups },
+  versions: { options: { colours: { published: "--quiet" }, widths: { published: 6 }, open: (_, __, version) => explore({ from: version, to: version }) }, draw: drawVersions },
   staleness: { options: { open: (step) => explore({ step }) } },
   fates: { draw: drawFates },
   alerts: { draw: drawAlerts },
@@ -78,6 +88,7 @@ function drawFates(panel) {
     name: row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate,
     count: row.trajectories,
     colour: FATE_COLOURS[row.fate],
+    address: explored(row.reason ? { reason: row.reason } : { fate: row.fate === "pending" ? "undecided" : row.fate }),
   }));
   fill("fates", rows.length ? barTable(rows) : element("div", { className: "empty" }, "No trajectories yet."));
 }
@@ -88,6 +99,7 @@ function drawGroups(panel, held) {
     // Groups of recorded runs have no policy version: draw them as bars without an axis.
     held.chart.show(barTable(rows.map((row) => ({
       name: FATES[row.fate] ?? row.fate.replaceAll("_", " "), count: row.groups, colour: GROUP_COLOURS[row.fate] ?? "--quiet",
+      address: explored(ofFate(row.fate)),
     }))));
     return;
   }

@@ -20,14 +20,14 @@ function fill(id, ...children) {
   else byId(id).append(...children);
 }
 
-// Returns rows of {name, count, colour} as horizontal bars.
+// Returns rows of {name, count, colour, address} as horizontal bars; a click on one opens its address.
 function barTable(rows) {
   const most = Math.max(...rows.map((row) => row.count));
   return element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
     const bar = element("div", { className: "bar" });
     bar.style.width = (100 * row.count) / most + "%";
     bar.style.background = `var(${row.colour})`;
-    return element("tr", {}, element("td", { className: "name" }, row.name), element("td", {}, bar),
+    return element("tr", {}, element("td", { className: "name" }, element("a", { href: row.address }, row.name)), element("td", {}, bar),
       element("td", { className: "count" }, row.count.toLocaleString("en-US")));
   })));
 }

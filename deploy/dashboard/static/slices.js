@@ -66,9 +66,13 @@ function parametersOf(run) {
 // The address of the list of trajectories with the slices of this page and `changes`; it has no other parameters.
 function explored(changes) {
   const now = parametersOf(query().get("run") ?? document.body.dataset.run ?? "");
-  const kept = Object.fromEntries(["run", ...Object.keys(SLICES)].filter((name) => now[name]).map((name) => [name, now[name]]));
-  return "/explore?" + new URLSearchParams({ ...kept, ...changes });
+  const kept = Object.fromEntries(Object.keys(SLICES).filter((name) => now[name]).map((name) => [name, now[name]]));
+  return "/explore?" + new URLSearchParams({ run: now.run, ...kept, ...changes }); // an empty run means all of them
 }
+
+// Filters of that list for a bin of a histogram, by its lower end: of rewards, 0.05 wide, and of sampled tokens.
+const ofRewards = (bin) => ({ least: bin, ...(bin >= 0.95 ? {} : { most: (bin + 0.05 - 1e-9).toFixed(9) }) });
+const ofTokens = (bin) => ({ tokens_from: bin, tokens_to: bin ? 2 * bin - 1 : 0 });
 
 // Opens the list of the trajectories behind a point of a chart.
 function explore(changes) {

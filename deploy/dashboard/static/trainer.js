@@ -108,7 +108,7 @@ function trainerTile([word, share], now) {
 }
 
 function drawRejected(panel) {
-  const rows = rowsOf(panel).map((row) => ({ name: row.reason.replaceAll("_", " "), count: row.trajectories, colour: "--quiet" }));
+  const rows = rowsOf(panel).map((row) => ({ name: row.reason.replaceAll("_", " "), count: row.trajectories, colour: "--quiet", address: explored({ reason: row.reason }) }));
   fill("rejected", rows.length ? barTable(rows) : element("div", { className: "empty" }, "None."));
 }
 

@@ -12,8 +12,9 @@ const svg = (tag, attributes, ...children) => {
   return node;
 };
 
-// A line of `values` over windows, with a dashed line per bound: a number, or values of its own.
-function sparkline(label, values, bound, boundAbout) {
+// A line of `values` over windows, with a dashed line per bound: a number, or values of its own. A click on a value, or
+// Enter on it, opens the address of `addresses` there; `said` is what a screen reader hears of it.
+function sparkline(label, values, bound, boundAbout, addresses, said) {
   const [width, height, pad] = [260, 56, 4];
   const bounds = Array.isArray(bound) ? bound : values.map(() => bound);
   const all = [...values, ...bounds].filter((value) => value != null);
@@ -21,11 +22,36 @@ function sparkline(label, values, bound, boundAbout) {
   const x = (at) => pad + (at * (width - 2 * pad)) / Math.max(1, values.length - 1);
   const y = (value) => height - pad - ((value - low) * (height - 2 * pad)) / (high - low || 1);
   const points = (list) => list.map((value, at) => (value == null ? null : `${x(at).toFixed(1)},${y(value).toFixed(1)}`)).filter(Boolean).join(" ");
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "spark", role: "img", "aria-label": label },
-    svg("polyline", { class: "bound", points: points(bounds) }),
-    svg("polyline", { class: "line", points: points(values) }));
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "spark", role: "img", tabindex: 0,
+    "aria-label": `${label}. Arrow keys move over the values, Enter lists the trajectories.` },
+  svg("polyline", { class: "bound", points: points(bounds) }),
+  svg("polyline", { class: "line", points: points(values) }));
+  const mark = svg("line", { class: "mark", y1: 0, y2: height, visibility: "hidden" });
+  const heard = element("output", { className: "said" });
+  let now = null;
+  const move = (at) => {
+    now = Math.min(values.length - 1, Math.max(0, at));
+    for (const end of ["x1", "x2"]) mark.setAttribute(end, x(now));
+    mark.setAttribute("visibility", "visible");
+  };
+  const pointed = ({ clientX }) => {
+    const { left, width: shown } = picture.getBoundingClientRect();
+    return Math.round((((clientX - left) / shown) * width - pad) * Math.max(1, values.length - 1) / (width - 2 * pad));
+  };
+  picture.append(mark);
+  picture.addEventListener("pointermove", (event) => move(pointed(event)));
+  picture.addEventListener("click", (event) => { move(pointed(event)); location.href = addresses[now]; });
+  picture.addEventListener("keydown", (event) => {
+    const at = now ?? values.length;
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: values.length - 1 }[event.key];
+    if (next != null) {
+      move(next);
+      heard.textContent = said[now];
+      event.preventDefault();
+    } else if (event.key === "Enter" && now != null) location.href = addresses[now];
+  });
   const about = bounds.some((value) => value != null) ? boundAbout : "";
-  return element("figure", {}, element("figcaption", {}, label, element("span", {}, about)), picture);
+  return element("figure", {}, element("figcaption", {}, label, element("span", {}, about)), picture, heard);
 }
 
 const place = (row) => [row.run && `run ${row.run}`, row.subject !== row.run && row.subject, row.agent && `agent ${row.agent}`, row.task_source && `source ${row.task_source}`, row.spec].filter(Boolean).join(" · ");
@@ -36,6 +62,12 @@ function measured(row) {
   const found = Object.entries(row.measured ? JSON.parse(row.measured) : {}).filter(([name]) => !["value", "limit", "subject"].includes(name));
   if (!found.length) return [];
   return [element("p", { className: "about measured" }, found.map(([name, value]) => `${name} ${typeof value === "number" ? figure(value) : value}`).join(" · "))];
+}
+
+// The address of the list of the trajectories that a window ends with: those of its newest version in the alert's place.
+function listOfWindow(row, { version }) {
+  const filters = Object.entries({ agent: row.agent, source: row.task_source, from: version, to: version });
+  return "/explore?" + new URLSearchParams({ run: row.run, ...Object.fromEntries(filters.filter(([, value]) => value != null && value !== "")) });
 }
 
 function alertCard(row, readings) {
@@ -54,9 +86,11 @@ function alertCard(row, readings) {
   if (readings.length > 1) {
     const versions = readings.map((each) => each.version).filter((each) => each != null);
     const span = versions.length ? `v${versions[0]} to v${versions[versions.length - 1]}` : `${readings.length} windows`;
+    const addresses = readings.map((each) => listOfWindow(row, each));
+    const heard = readings.map((each) => `window ${each.window}${each.version == null ? "" : `, v${each.version}`}: reading ${minus(figure(each.value))}, evidence ${figure(each.strength, 2)}`);
     card.append(element("div", { className: "sparks" },
-      sparkline(`Reading, ${span}`, readings.map((each) => each.value), readings.map((each) => each.expected), "dashed: what is usual"),
-      sparkline(`Evidence, ${span}`, readings.map((each) => each.strength), 1, "dashed: alarms from 1")),
+      sparkline(`Reading, ${span}`, readings.map((each) => each.value), readings.map((each) => each.expected), "dashed: what is usual", addresses, heard),
+      sparkline(`Evidence, ${span}`, readings.map((each) => each.strength), 1, "dashed: alarms from 1", addresses, heard)),
     element("details", {}, element("summary", {}, "Readings as a table"), recordTable(`Readings of ${words(row.monitor)}`, [
       ["Window", (each) => figure(each.window), "number"], ["Version", (each) => (each.version == null ? "–" : versionLink(each.version, row.run)), "number"],
       ["Reading", (each) => minus(figure(each.value)), "number"], ["Usual", (each) => minus(figure(each.expected)), "number"],

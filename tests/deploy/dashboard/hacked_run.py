@@ -6,6 +6,7 @@ group of version 0, version 2 on groups of version 1. A parent starts a sub-agen
 """
 
 import json
+import random
 import tempfile
 from array import array
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from headrace.streams.oncall.conditions import LAG, Found
 from headrace.streams.topology import TOPOLOGY
 from headrace.trainer.weights.publish import manifest_bytes
 from headrace.trainer.weights.published import manifest_path, tokenizer_path
+from tests.deploy.dashboard.seed import step_metrics
 from tests.streams.clickhouse.stored_log import NOW_MS, StoredLog
 
 RUN = "planted"
@@ -200,7 +202,7 @@ def _add_step(log: StoredLog, version: int, training: list[Record]) -> None:
         groups=trained,
         config_sha256="c",
         data_sha256="d",
-        metrics={"loss": 0.1 * version, "grad_norm": 1.5},
+        metrics=dict(step_metrics(random.Random(version), 0.5, version)) | {"loss": 0.1 * version, "grad_norm": 1.5},
     )
     log.add("steps", RUN, step, id=derived_id("step", version))
 
