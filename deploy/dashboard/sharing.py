@@ -161,9 +161,6 @@ class SharedRuns:
             query = urlencode({"run": share.run}).encode()
             asked = {**scope, "path": inner if inner in ("/", "/trainer") else inner.rstrip("/") or "/"}
             asked |= {"raw_path": asked["path"].encode(), "query_string": query}
-            if inner.endswith(_SPECIFICATIONS):  # queries, without a result
-                await self._app(asked, receive, send)
-                return
             if not inner.endswith("/stream"):
                 await self._app(asked, receive, _Restricted(send, page, share, stream=False))
                 return
@@ -210,7 +207,10 @@ class _Restricted:
             await self._send(self._start)
             await self._send({"type": "http.response.body", "body": b""})
             return
-        body = json.dumps(restricted(json.loads(self._body), self._page, self._share.run)).encode()
+        answer = json.loads(self._body)
+        is_list = isinstance(answer, list)  # of specifications: queries without a result
+        told = shown(answer, self._page) if is_list else restricted(answer, self._page, self._share.run)
+        body = json.dumps(told).encode()
         headers = [each for each in self._start["headers"] if each[0].lower() != b"content-length"]
         await self._send({**self._start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
         await self._send({"type": "http.response.body", "body": body})
@@ -221,6 +221,14 @@ class _Restricted:
             return body
         snapshot = restricted(json.loads(body.removeprefix(b"data: ")), self._page, self._share.run)
         return b"data: " + json.dumps(snapshot, separators=(",", ":")).encode() + b"\n\n"
+
+
+def shown(specifications: list[dict[str, Any]], page: str) -> list[dict[str, Any]]:
+    """Returns those of the ``specifications`` of ``page`` whose panels are shared: a card of another would say that
+    there is nothing, instead of that it is not shown.
+    """
+    kept = SHARED_PANELS[page]
+    return [each for each in specifications if (each["source"] or each["name"]) in kept]
 
 
 def restricted(answer: dict[str, Any], page: str, run: str) -> dict[str, Any]:

@@ -301,7 +301,7 @@ class Chart {
     };
   }
 
-  // The y axis begins at 0 and holds the intervals of all values that rest on enough observations.
+  // The y axis begins or ends at 0 and holds the intervals of all values that rest on enough observations.
   rangeOf(low, high) {
     const { n } = this.certainty;
     for (const [bounds, pick] of [[this.certainty.low, Math.min], [this.certainty.high, Math.max]]) {
@@ -311,7 +311,7 @@ class Chart {
         else high = Math.max(high, value);
       }));
     }
-    return [Math.min(0, low), high > 0 ? high * 1.08 : 1];
+    return [Math.min(0, low) * 1.08, high > 0 ? high * 1.08 : low < 0 ? 0 : 1];
   }
 
   colourOf(at) {

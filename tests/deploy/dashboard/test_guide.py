@@ -118,6 +118,7 @@ def test_the_guide_is_shown_until_something_was_recorded(
         page.goto(url)
         page.wait_for_selector("#guide .way")
         assert page.locator("#guide .way").count() == 3
+        assert page.locator("#cards").is_hidden(), "twelve empty charts say nothing more"
         assert command("sdk").splitlines()[1] in page.locator("#guide .way pre").first.inner_text()
         page.locator("#guide button.copy").first.click()
         wide = page.evaluate(
@@ -133,4 +134,5 @@ def test_the_guide_is_shown_until_something_was_recorded(
         )
         compute_missing(client)
         page.wait_for_selector("#guide", state="hidden")
+        assert page.locator("#cards").is_visible()
         assert complaints == []

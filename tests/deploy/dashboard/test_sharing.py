@@ -193,10 +193,15 @@ def test_a_link_leads_nowhere_else(dashboard: str, key: Path, path: str) -> None
 
 
 @pytest.mark.clickhouse
-def test_a_link_leads_to_the_queries_of_its_pages(dashboard: str, key: Path) -> None:
-    for page in SHARED_PANELS:
+def test_a_link_leads_to_the_queries_of_its_panels_and_of_charts_that_are_drawn_from_them(
+    dashboard: str, key: Path
+) -> None:
+    for page, shared in SHARED_PANELS.items():
         status, text = get(f"{link(dashboard, key)}{page}/api/panels")
-        assert (status, json.loads(text)) == (200, json.loads(get(f"{dashboard}{page}/api/panels")[1]))
+        every = json.loads(get(f"{dashboard}{page}/api/panels")[1])
+        expected = [each for each in every if each["name"] in shared or each["source"] in shared]
+        assert (status, json.loads(text)) == (200, expected)
+        assert shared < {each["name"] for each in every}
 
 
 @pytest.mark.clickhouse
@@ -257,9 +262,14 @@ def test_a_shared_page_draws_its_run_and_its_links_stay_within_the_token(dashboa
         page.goto(f"{shared}/")
         page.wait_for_selector("#reward canvas")
         assert page.locator("label.run").is_hidden()
+        # No card says of what is not shared that there is none.
+        assert set(page.locator("#cards > .cards > .card").evaluate_all("all => all.map((card) => card.id)")) == (
+            SHARED_PANELS[""] - {"totals"}
+        )
         targets = page.eval_on_selector_all("nav a", "links => links.map(link => new URL(link.href).pathname)")
         assert targets == [f"{shared.removeprefix(dashboard)}{path}" for path in ("/", "/trainer")]
         page.click("nav a:nth-of-type(2)")
         page.wait_for_selector("#loss canvas")
+        assert page.locator("#alerts").count() == 0
         assert OTHER not in page.content()
         assert complaints == []
