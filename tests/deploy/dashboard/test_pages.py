@@ -29,13 +29,18 @@ _ENDED = "net::ERR_ABORTED"
 
 
 @contextmanager
-def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Page, list[str]]]:
-    """A page and its console errors."""
+def browser_page(width: int = 1280, scheme: str = "light", zone: str | None = None) -> Iterator[tuple[Page, list[str]]]:
+    """A page and its console errors. ``zone``: the reader's time zone, ``None``: that of the machine."""
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         # Without this, Chromium on a minimal machine uses a locale that Intl refuses.
-        context = browser.new_context(viewport={"width": width, "height": 900}, locale="en-US", color_scheme=scheme)  # type: ignore[arg-type]
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            locale="en-US",
+            color_scheme=scheme,  # type: ignore[arg-type]
+            timezone_id=zone,
+        )
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
