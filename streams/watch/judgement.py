@@ -130,10 +130,13 @@ class _Turn:
     """One window on its way through the monitors of its lane; collects the state after it."""
 
     def __init__(self, state: KeyState, rows: Sequence[Row]) -> None:
-        self.state = state
         self._rows = rows
-        self._view = View(rows, state.charts, state.shares, state.samples, state.offsets)
-        self._charts = dict(state.charts)
+        # The state of an older release has no offsets: what was measured without them is not comparable.
+        anew = {name for name in AT_EQUAL_DIFFICULTY.get(state.key.lane, ()) if name not in state.offsets}
+        self._charts = {name: chart for name, chart in state.charts.items() if name not in anew}
+        adaptive = {name: values for name, values in state.adaptive.items() if name not in anew}
+        self.state = replace(state, charts=self._charts, adaptive=adaptive)
+        self._view = View(rows, self._charts, state.shares, state.samples, state.offsets)
 
     def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
         lane = self.state.key.lane
@@ -172,6 +175,7 @@ class _Turn:
         after, judged = judge(before, monitor.rule, measured.value, spread=measured.spread, at=self.state.window)
         if monitor.name == "reward" and judged.expected is not None:
             self._view.reward_change = (measured.value - judged.expected) / max(before.spread, 1e-9)
+            self._view.reward_rise = (measured.value - before.pinned) / max(before.spread, 1e-9)
         if monitor.spared is not None and monitor.spared(self._view):
             after = spared(before, after)
             judged = replace(judged, strength=min(judged.strength, _strength(after, judged)))
@@ -281,6 +285,8 @@ class _Turn:
         for name in AT_EQUAL_DIFFICULTY.get(self.state.key.lane, ()):
             adaptive, chart = self.state.adaptive.get(name), self._charts.get(name, Chart())
             at = found[name].reading.value if name in found else adaptive[-1] if adaptive else chart.last
+            if at is None and chart.count:  # a baseline of another run, none of whose difficulties are here
+                at = chart.mean
             if at is not None:
                 after[name] = with_window(after.get(name, {}), logs_by_difficulty(self._view, name), at)
         return after

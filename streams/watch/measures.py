@@ -51,6 +51,18 @@ def average(name: str) -> Measure:
     return lambda view: averaged(view.column(name), FEW)
 
 
+def average_of_scale(name: str) -> Measure:
+    """The mean of the value ``name``, for values whose scale is unknown, such as rewards. Their standard deviation is
+    at least a tenth of the largest one, so that values which are all alike may differ by a little."""
+
+    def measure(view: View) -> Measured | None:
+        values = view.column(name)
+        found = averaged(values, FEW)
+        return found and found._replace(spread=max(found.spread, 0.1 * max(map(abs, values))))
+
+    return measure
+
+
 def average_log(name: str) -> Measure:
     """The mean of log(1 + value ``name``), for counts that differ by factors."""
     return lambda view: averaged([log1p(max(0.0, value)) for value in view.column(name)], FEW)
@@ -328,7 +340,7 @@ def reward_wasserstein(view: View) -> Measured | None:
 def heldout_gap(view: View) -> Measured | None:
     """Mean total of training rollouts minus that of evaluations in the same window. ``None`` with fewer than 16."""
     held_out = heldout(view)
-    trained = averaged(view.column("total"), FEW)
+    trained = average_of_scale("total")(view)
     if trained is None or held_out is None:
         return None
     trajectories = trained.trajectories + held_out.trajectories
@@ -337,7 +349,9 @@ def heldout_gap(view: View) -> Measured | None:
 
 def heldout(view: View) -> Measured | None:
     """Mean total of the evaluations of the window. ``None`` with fewer than 16."""
-    return averaged([row.values["total"] for row in view.rows if _is_heldout(row)], FEW)
+    totals = [row.values["total"] for row in view.rows if _is_heldout(row)]
+    found = averaged(totals, FEW)
+    return found and found._replace(spread=max(found.spread, 0.1 * max(map(abs, totals))))
 
 
 def low_heldout(row: Row, _: Measured) -> float | None:

@@ -57,7 +57,7 @@ class Monitor:
 
 
 def _reward_rises(view: View) -> bool:
-    return view.reward_change is not None and view.reward_change > 0.1
+    return view.reward_rise is not None and view.reward_rise > 0.1
 
 
 def _reward_falls(view: View) -> bool:
@@ -83,10 +83,10 @@ _MORE = ChartRule(UP, 0.05)
 _MIX = ChartRule(UP, 0.1, most_a_window=0.45)
 """For the mix of actions: 10 points more in three windows, because tasks ask for different actions, and a window has
 few tasks."""
-_SD_UP = ChartRule(UP, 0.5, in_spreads=True)
-"""For means: half a standard deviation of single trajectories more."""
+_SD_UP = ChartRule(UP, 0.5, in_spreads=True, least=0.05)
+"""For means of shares and of logarithms: half a standard deviation of single trajectories more, and at least 0.05 (for
+logarithms 5 %), because trajectories may all be alike."""
 _SD_DOWN = ChartRule(DOWN, 0.5, in_spreads=True)
-_SD_BOTH = ChartRule(BOTH, 0.5, in_spreads=True)
 
 
 def _difficulty_mix(lane: Lane) -> Monitor:
@@ -284,7 +284,7 @@ REWARDS = (
     _reward(
         "reward",
         "The mean reward falls.",
-        m.average("total"),
+        m.average_of_scale("total"),
         _SD_DOWN,
         m.low("total"),
     ),
@@ -503,7 +503,7 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
         Lane.REWARD,
         Kind.OUTCOME,
         COMPONENT_ABOUT,
-        m.average(value),
+        m.average_of_scale(value),
         COMPONENT_RULE,
         m.low(value),
         spared=_reward_falls,

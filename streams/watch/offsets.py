@@ -30,10 +30,14 @@ class Offset:
 
 def without_offsets(values: Mapping[str, Sequence[float]], offsets: Mapping[str, Offset]) -> list[float]:
     """Returns the ``values`` by difficulty without their offsets, in the order of the difficulties. Those of a
-    difficulty without an offset are left out, unless there are no offsets at all, as in the first window."""
-    if not offsets:
-        return [value for _, every in sorted(values.items()) for value in every]
-    known = [(offsets[each].mean, every) for each, every in sorted(values.items()) if each in offsets]
+    difficulty without an offset are left out, unless there are no offsets at all, as in the first window, or as many as
+    there may be: then it will never have one, as where each task has its own."""
+    unknown = Offset(0, 0.0) if not offsets or len(offsets) >= MAX_DIFFICULTIES else None
+    known = [
+        (offset.mean, every)
+        for each, every in sorted(values.items())
+        if (offset := offsets.get(each, unknown)) is not None
+    ]
     return [value - offset for offset, every in known for value in every]
 
 

@@ -157,7 +157,7 @@ class Watch:
         pinned = self._rules.baseline_for(key.run)
         other = None if pinned is None else self._states.get(key._replace(run=pinned))
         if len(self._states) >= MAX_KEYS:
-            oldest = min(self._states, key=lambda each: (self._states[each].touched_ms, each))
+            oldest = min(self._states, key=lambda each: (self._touched_ms(each), each))
             self._forget_rows(oldest, changes)
             dropped = self._states[oldest]
             changes.alerts += [
@@ -170,9 +170,19 @@ class Watch:
         self._states[key], self._rows[key], self._remembered[key] = begun(key, time_ms, other), {}, set()
         changes.stored.update([key_entry(self._states[key])])
 
+    def _touched_ms(self, key: Key) -> int:
+        """Time of the last complete window, or of the last observation since."""
+        newest = next(reversed(self._rows[key].values()), None)
+        return max(self._states[key].touched_ms, newest.time_ms if newest else 0)
+
     def _end(self, key: Key, time_ms: int, changes: WatchChanges) -> None:
         rows = self._rows[key]
-        concluded = conclude(self._states[key], list(rows.values()), self._rules)
+        try:
+            concluded = conclude(self._states[key], list(rows.values()), self._rules)
+        except Exception:
+            # The record that ended the window becomes a dead letter. Without its rows, the next window is judged again.
+            self._rows[key] = {}
+            raise
         remembered = [*concluded.state.remembered, *rows][-REMEMBERED:]
         self._states[key] = replace(concluded.state, remembered=remembered)
         self._remembered[key] = set(remembered)

@@ -127,6 +127,8 @@ class View:
     reward_change: float | None = None
     """How much the mean reward is above its expected value, in standard deviations of single trajectories; ``None``
     while the baseline is learnt."""
+    reward_rise: float | None = None
+    """The same above the mean of the baseline, which stays."""
     now: dict[str, dict[str, float]] = field(default_factory=dict)
     """Shares of labels in the window, by monitor, as far as they were asked for."""
     _columns: dict[str, list[float]] = field(default_factory=dict)

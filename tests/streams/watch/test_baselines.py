@@ -104,6 +104,16 @@ def test_lengths_are_compared_at_equal_difficulty_with_those_of_the_other_run() 
     assert readings[0].readings["turns"].effect == pytest.approx(0.0, abs=0.5)
 
 
+def test_lengths_are_judged_although_the_other_run_had_none_of_the_difficulties() -> None:
+    known = [*attempts("a", 30, 2, difficulty="2"), *attempts("b", 40, 2, difficulty="3")]
+    for number, each in enumerate(known):
+        if each.run == "b" and each.version is not None and each.version >= 30:
+            known[number] = each.model_copy(update={"values": {**each.values, "turns": 60.0}})
+    readings, alerts = watch(known, PINNED)
+    assert sum("turns" in each.readings for each in of_run("b", readings)) == 38
+    assert "monitor_turns" in [each.kind for each in of_run("b", alerts)]
+
+
 def test_what_follows_a_run_is_learnt_anew() -> None:
     readings, _ = second_run(PINNED, 2)
     assert "action_trigram" not in readings[0].readings

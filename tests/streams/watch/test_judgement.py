@@ -17,7 +17,7 @@ from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState
 from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
-from headrace.streams.watch.window import Row
+from headrace.streams.watch.window import Key, Row
 from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, rows, some
 
 N = 64
@@ -338,6 +338,53 @@ def turns_alarms(windows: list[list[Row]]) -> list[int]:
 
 EASY, MIXED = {"1": 24, "2": 40}, {"1": 8, "2": 24, "3": 32}
 TURNS = {"1": 3.0, "2": 6.0, "3": 14.0}
+
+
+def test_a_reward_that_has_risen_and_stays_never_alarms() -> None:
+    """300 windows after the rise the mean that follows has arrived, and the distribution is another one for good."""
+    windows = []
+    for n in range(370):
+        share = 0.4 + 0.5 * min(1.0, max(0.0, (n - 30) / 40))
+        windows.append(paid(n, some(round(share * N) + n % 3 - 1, N), maximum=1.0))
+    assert not episodes(windows, REWARDS)
+
+
+@pytest.mark.parametrize(
+    ("key", "usual", "one"),
+    [
+        (ATTEMPTS, {"turns": 1, "subagents": 0}, {"turns": [2] + [1] * 63, "subagents": [1] + [0] * 63}),
+        (REWARDS, {"total": 1.0, "maximum": 1.0}, {"total": [0.0] + [1.0] * 63, "maximum": 1.0}),
+        (REWARDS, {"total": 1.0, "value:c": 2.0, "weight:c": 1}, {"total": 1.0, "value:c": [0.0] + [2.0] * 63,
+                                                                  "weight:c": 1}),
+    ],
+)  # fmt: skip
+def test_one_attempt_that_differs_from_all_others_is_no_alarm(
+    key: Key, usual: dict[str, object], one: dict[str, object]
+) -> None:
+    assert not episodes([rows(N, n, **usual) for n in range(30)] + [rows(N, 30, **one)], key)
+
+
+def test_attempts_that_are_all_alike_and_change_are_an_alarm() -> None:
+    windows = [rows(N, n, turns=1) for n in range(30)] + [rows(N, n, turns=2) for n in range(30, 40)]
+    assert [each.kind for each in episodes(windows)][:1] == ["monitor_turns"]
+
+
+def test_lengths_are_judged_although_each_task_has_its_own_difficulty() -> None:
+    windows = []
+    for n in range(70):
+        window = rows(N, n, turns=[(3 if n < 50 else 30) + k % 3 for k in range(N)])
+        windows.append([replace(row, difficulty=f"{n}.{place // 8}") for place, row in enumerate(window)])
+    alarms = turns_alarms(windows)
+    assert alarms
+    assert 50 <= alarms[0] < 56
+
+
+def test_what_an_older_release_has_learnt_of_lengths_without_offsets_is_learnt_anew() -> None:
+    state = after([of_difficulties(n, TURNS, EASY) for n in range(30)])[-1].state
+    found = conclude(replace(state, offsets={}), of_difficulties(30, TURNS, {"1": 60, "2": 4}), WatchRules({}))
+    assert found.readings.readings["turns"].expected is None
+    assert found.state.charts["turns"].count == 1
+    assert found.state.charts["talks" if "talks" in state.charts else "action_trigram"].count > 1
 
 
 def test_harder_tasks_are_no_longer_attempts() -> None:

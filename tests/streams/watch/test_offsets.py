@@ -37,6 +37,7 @@ def test_so_many_difficulties_have_an_offset() -> None:
     offsets = with_window({}, {f"{number:04}": [1.0] for number in range(MAX_DIFFICULTIES + 5)}, 0.0)
     assert len(offsets) == MAX_DIFFICULTIES
     assert "0000" in offsets
+    assert without_offsets({"new": [3.0], "0000": [2.0]}, offsets) == pytest.approx([1.0, 3.0]), "it never gets one"
 
 
 @given(st.integers(0, 1000), st.floats(-1, 1))

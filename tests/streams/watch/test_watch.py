@@ -348,3 +348,35 @@ def judged_by_version(said: Readings | Alert) -> bool:
     """Whether it is about windows of single versions: of attempts, of what they were asked, of their rewards."""
     lane = said.lane if isinstance(said, Readings) else said.details["lane"]
     return lane in (Lane.ATTEMPT, Lane.INPUT, Lane.REWARD)
+
+
+def test_a_key_that_gets_observations_is_not_dropped_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of task sources are the client's: one that is new with every attempt must not push out a busy one."""
+    monkeypatch.setattr(fold_module, "MAX_KEYS", 8)
+    fold, changes = Watch(RULES), WatchChanges()
+    for number in range(4 * LEAST):
+        fold.add(observed(f"t{number}", version=number // LEAST, turns=3.0), 10 * number, changes)
+        for forged in range(3):
+            made = observed(f"f{number}-{forged}", version=1, turns=3.0)
+            fold.add(made.model_copy(update={"task_source": f"s{number}-{forged}"}), 10 * number + forged, changes)
+    assert [each.window for each, _ in changes.readings if each.lane is Lane.ATTEMPT] == [0, 1, 2]
+
+
+def test_a_window_that_cannot_be_judged_does_not_stop_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold, changes, failed = Watch(RULES), WatchChanges(), 0
+    real = fold_module.conclude
+
+    def conclude(state: KeyState, rows: Any, rules: WatchRules) -> Any:
+        if any(row.version == 1 for row in rows):
+            raise OverflowError("forged")
+        return real(state, rows, rules)
+
+    monkeypatch.setattr(fold_module, "conclude", conclude)
+    for version in range(6):
+        for number in range(LEAST):
+            try:
+                fold.add(observed(f"{version}-{number}", version=version, turns=3.0), 1000 * version, changes)
+            except OverflowError:
+                failed += 1
+    assert failed == 2, "once in each lane that has this window"
+    assert [each.window for each, _ in changes.readings if each.lane is Lane.ATTEMPT] == [0, 1, 2]
