@@ -16,6 +16,8 @@ from headrace.streams.clickhouse.schema import ensure_tables
 from tests.deploy.dashboard.hacked_run import RUN, WORDS, store_run
 from tests.deploy.dashboard.served import served
 from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
+from tests.deploy.dashboard.uneven_run import RUN as UNEVEN
+from tests.deploy.dashboard.uneven_run import fill_uneven_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.clickhouse, needs_chromium]
 
@@ -61,6 +63,7 @@ def url(clickhouse: str, clickhouse_reader: str) -> Iterator[str]:
     client = open_client(clickhouse)
     ensure_tables(client)
     objects = store_run(client)
+    fill_uneven_run(client)
     client.command(
         "INSERT INTO rejected (id_sent, trajectory_id, stage, reason, run, group_id) "
         f"VALUES ('stale', 'v2-shoes-0-1', 'admission', 'stale', '{RUN}', 'g-2-0')"
@@ -168,12 +171,16 @@ def test_the_list_of_a_bin_has_as_many_trajectories_as_its_histogram(url: str, p
 
     page.goto(url + ADDRESSES[""])
     page.locator("#reward_distribution .uplot").wait_for()
-    for panel, filters in (("reward_distribution", "ofRewards"), ("length_distribution", "ofTokens")):
-        found = rows(f"/api/panels/{panel}?run={RUN}")
-        assert len(found) > 1
+    for run, panel, filters in (
+        (RUN, "reward_distribution", "ofRewards"),
+        (UNEVEN, "reward_distribution", "ofRewards"),
+        (RUN, "length_distribution", "ofTokens"),
+    ):
+        found = rows(f"/api/panels/{panel}?run={run}")
+        assert len(found) > (10 if run == UNEVEN else 1)
         for row in found:
             chosen = page.evaluate(f"{filters}({row['bin']})") | {"from": row["first"], "to": row["last"]}
-            listed = rows(f"/explore/api/panels/trajectories?{urlencode({'run': RUN, 'purpose': 'train', **chosen})}")
+            listed = rows(f"/explore/api/panels/trajectories?{urlencode({'run': run, 'purpose': 'train', **chosen})}")
             assert len(listed) == round(row["share"] * row["trajectories"]), (panel, row)
 
 
