@@ -2,10 +2,12 @@
 them.
 """
 
+from collections.abc import Callable
+
 from headrace.deploy.dashboard.certainty import Z, clustered_mean
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.slice_panels import choices
-from headrace.deploy.dashboard.slices import CUTS, SLICES
+from headrace.deploy.dashboard.slices import CUTS, Slice, is_cut, keeps_unlabelled, matches
 from headrace.streams.clickhouse.slices import CLUSTER, NUMBER, TOOL_NAMES
 from headrace.streams.clickhouse.views import latest_rewards
 
@@ -25,27 +27,26 @@ def _in_range(side: str) -> str:
     )
 
 
-def _slice_of(side: str, name: str) -> str:
-    """Returns the slice of a side, as an expression: its own, or else that of both sides."""
-    return f"if({{{side}_{name}:String}} = '', {{{name}:String}}, {{{side}_{name}:String}})"
+def _slices_of(side: str) -> Callable[[Slice], str]:
+    """Returns the slice of a side by kind, as an expression: its own, or else that of both sides."""
+    return lambda kind: f"if({{{side}_{kind.name}:String}} = '', {kind.given}, {{{side}_{kind.name}:String}})"
 
 
 def _in_slices(side: str) -> str:
     """Returns the condition that a row of `trajectories` is in the slices of a side."""
-    return " AND ".join(each.matches(_slice_of(side, each.name)) for each in SLICES)
+    return matches(_slices_of(side))
 
 
 def _is_member(side: str) -> str:
     """Returns the same condition on a row of any table. A trajectory without labels is in the slices of those that
     lack them.
     """
-    given = [(each, _slice_of(side, each.name)) for each in SLICES]
-    is_cut = f"concat({', '.join(slice_ for _, slice_ in given)}) != ''"
-    keeps_unlabelled = " AND ".join(f"{slice_} IN ('', '{each.of_unlabelled}')" for each, slice_ in given)
+    given = _slices_of(side)
+    keeps = keeps_unlabelled(given)
     of_side = f"(WITH {TOOL_NAMES} SELECT {NUMBER} FROM trajectories WHERE {_in_range(side)} AND "
     return (
-        f"(NOT ({is_cut}) OR ({keeps_unlabelled} AND {NUMBER} NOT IN {of_side}NOT ({_in_slices(side)})))"
-        f" OR (NOT ({keeps_unlabelled}) AND {NUMBER} IN {of_side}{_in_slices(side)})))"
+        f"(NOT ({is_cut(given)}) OR ({keeps} AND {NUMBER} NOT IN {of_side}NOT ({_in_slices(side)})))"
+        f" OR (NOT ({keeps}) AND {NUMBER} IN {of_side}{_in_slices(side)})))"
     )
 
 

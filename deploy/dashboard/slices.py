@@ -4,6 +4,7 @@ A chart is restricted to a slice (``?source=wide``) or split by one (``?by=sourc
 :mod:`headrace.streams.clickhouse.slices`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.deploy.dashboard.panel import OF_RUN
@@ -53,15 +54,36 @@ SLICES: tuple[Slice, ...] = (
 CUTS = tuple(each.name for each in SLICES)
 """The parameters that restrict charts to slices."""
 
-MATCHES = " AND ".join(each.matches(each.given) for each in SLICES)
+
+def matches(given: Callable[[Slice], str]) -> str:
+    """Returns the condition that a row with the columns ``LABELS`` is in the slices ``given``, expressions by kind."""
+    return " AND ".join(each.matches(given(each)) for each in SLICES)
+
+
+def is_cut(given: Callable[[Slice], str]) -> str:
+    """Returns the condition that one of the slices ``given`` is not empty."""
+    return f"concat({', '.join(map(given, SLICES))}) != ''"
+
+
+def keeps_unlabelled(given: Callable[[Slice], str]) -> str:
+    """Returns the condition that a trajectory without labels is in the slices ``given``, as all are in charts that are
+    not cut.
+    """
+    return " AND ".join(f"{given(each)} IN ('', '{each.of_unlabelled}')" for each in SLICES)
+
+
+def _selected(kind: Slice) -> str:
+    return kind.given
+
+
+MATCHES = matches(_selected)
 """Condition that a row with the columns ``LABELS`` is in the selected slices."""
 
-IS_CUT = f"concat({', '.join(each.given for each in SLICES)}) != ''"
+IS_CUT = is_cut(_selected)
 """Condition on the parameters alone: charts are cut."""
 
-KEEPS_UNLABELLED = " AND ".join(f"{each.given} IN ('', '{each.of_unlabelled}')" for each in SLICES)
-"""Condition on the parameters alone: a trajectory without labels is in the selected slices, as all are in charts that
-are not cut."""
+KEEPS_UNLABELLED = keeps_unlabelled(_selected)
+"""Condition on the parameters alone: a trajectory without labels is in the selected slices."""
 
 _MEMBERS = f"(WITH {TOOL_NAMES} SELECT {NUMBER} FROM trajectories WHERE {OF_RUN} AND {MATCHES})"
 
