@@ -186,8 +186,8 @@ def signing_secret(folder: Path) -> bytes:
         found = read_regular(path, SECRET_BYTES)
     except OSError as error:
         raise GatewayUnusable(
-            f"the gateway's secret in {path} cannot be read or made: {error}. It has {SECRET_BYTES} bytes: restore it, "
-            "or remove it"
+            f"the gateway's secret in {path} cannot be read or made: {error}. It must have {SECRET_BYTES} bytes: "
+            "restore it, or remove it"
         ) from error
     if len(found) < SECRET_BYTES:
         raise GatewayUnusable(f"{path} has {len(found)} bytes instead of {SECRET_BYTES}: restore it, or remove it")
