@@ -12,7 +12,7 @@ from dataclasses import replace
 from headrace.streams.watch.chart import learnt
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.measures import SHARED
-from headrace.streams.watch.monitors import AT_EQUAL_DIFFICULTY, rule_of
+from headrace.streams.watch.monitors import rule_of, without_offsets_of
 from headrace.streams.watch.window import Key
 
 BASELINE_WINDOWS = 25
@@ -29,9 +29,9 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
     ``time_ms``: stream time of its first observation."""
     if other is None or not has_baseline(other):
         return KeyState(key, time_ms)
-    # Lengths of an older release, without offsets, are not comparable; ADWIN's windows, without a chart, begin anew.
+    # What is compared by ADWIN, without a chart, begins anew, and so do its offsets.
     offsets = {name: dict(each) for name, each in other.offsets.items() if name in other.charts}
-    anew = SHARED | {name for name in AT_EQUAL_DIFFICULTY.get(key.lane, ()) if name not in offsets}
+    anew = SHARED | without_offsets_of(key.lane, offsets)
     charts = {
         name: replace(chart, mean=chart.pinned, up=0.0, down=0.0, last=None, since=0)
         for name, chart in other.charts.items()

@@ -31,6 +31,7 @@ from headrace.streams.watch.monitors import (
     TRIPWIRE,
     Monitor,
     component_monitors,
+    without_offsets_of,
 )
 from headrace.streams.watch.offsets import Offset, with_window
 from headrace.streams.watch.shares import Shares, followed
@@ -131,8 +132,7 @@ class _Turn:
 
     def __init__(self, state: KeyState, rows: Sequence[Row]) -> None:
         self._rows = rows
-        # The state of an older release has no offsets: what was measured without them is not comparable.
-        anew = {name for name in AT_EQUAL_DIFFICULTY.get(state.key.lane, ()) if name not in state.offsets}
+        anew = without_offsets_of(state.key.lane, state.offsets)
         self._charts = {name: chart for name, chart in state.charts.items() if name not in anew}
         adaptive = {name: values for name, values in state.adaptive.items() if name not in anew}
         self.state = replace(state, charts=self._charts, adaptive=adaptive)

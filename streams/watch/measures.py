@@ -55,12 +55,12 @@ def average_of_scale(name: str) -> Measure:
     """The mean of the value ``name``, for values whose scale is unknown, such as rewards. Their standard deviation is
     at least a tenth of the largest one, so that values which are all alike may differ by a little."""
 
-    def measure(view: View) -> Measured | None:
-        values = view.column(name)
-        found = averaged(values, FEW)
-        return found and found._replace(spread=max(found.spread, 0.1 * max(map(abs, values))))
+    return lambda view: _of_scale(view.column(name))
 
-    return measure
+
+def _of_scale(values: Sequence[float]) -> Measured | None:
+    found = averaged(values, FEW)
+    return found and found._replace(spread=max(found.spread, 0.1 * max(map(abs, values))))
 
 
 def average_log(name: str) -> Measure:
@@ -340,7 +340,7 @@ def reward_wasserstein(view: View) -> Measured | None:
 def heldout_gap(view: View) -> Measured | None:
     """Mean total of training rollouts minus that of evaluations in the same window. ``None`` with fewer than 16."""
     held_out = heldout(view)
-    trained = average_of_scale("total")(view)
+    trained = _of_scale(view.column("total"))
     if trained is None or held_out is None:
         return None
     trajectories = trained.trajectories + held_out.trajectories
@@ -349,9 +349,7 @@ def heldout_gap(view: View) -> Measured | None:
 
 def heldout(view: View) -> Measured | None:
     """Mean total of the evaluations of the window. ``None`` with fewer than 16."""
-    totals = [row.values["total"] for row in view.rows if _is_heldout(row)]
-    found = averaged(totals, FEW)
-    return found and found._replace(spread=max(found.spread, 0.1 * max(map(abs, totals))))
+    return _of_scale([row.values["total"] for row in view.rows if _is_heldout(row)])
 
 
 def low_heldout(row: Row, _: Measured) -> float | None:

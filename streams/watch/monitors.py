@@ -6,7 +6,7 @@ A monitor without a rule is a reading only. Rising reward alone never alarms: th
 and those that a rise would move by itself are not judged while it rises.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -524,6 +524,13 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
 
 AT_EQUAL_DIFFICULTY = {Lane.ATTEMPT: ("turns", "tokens"), Lane.INPUT: ("prompt_tokens",)}
 """Monitors, and values of rows, that are compared at equal difficulty, by lane."""
+
+
+def without_offsets_of(lane: Lane, offsets: Container[str]) -> frozenset[str]:
+    """Returns the monitors of ``lane`` that are compared at equal difficulty and have none of the ``offsets``: what an
+    older release has learnt of them is not comparable.
+    """
+    return frozenset(name for name in AT_EQUAL_DIFFICULTY.get(lane, ()) if name not in offsets)
 
 
 def rule_of(name: str) -> ChartRule | None:

@@ -177,17 +177,13 @@ class Watch:
 
     def _end(self, key: Key, time_ms: int, changes: WatchChanges) -> None:
         rows = self._rows[key]
-        try:
-            concluded = conclude(self._states[key], list(rows.values()), self._rules)
-        except Exception:
-            # The record that ended the window becomes a dead letter. Without its rows, the next window is judged again.
-            self._rows[key] = {}
-            raise
+        # First: if they cannot be judged, the record that ended the window becomes a dead letter, and no later one.
+        self._forget_rows(key, changes)
+        self._rows[key] = {}
+        concluded = conclude(self._states[key], list(rows.values()), self._rules)
         remembered = [*concluded.state.remembered, *rows][-REMEMBERED:]
         self._states[key] = replace(concluded.state, remembered=remembered)
         self._remembered[key] = set(remembered)
-        self._forget_rows(key, changes)
-        self._rows[key] = {}
         changes.stored.update([key_entry(self._states[key])])
         changes.readings.append((concluded.readings, time_ms))
         changes.alerts += [(alert, time_ms) for alert in concluded.alerts]

@@ -379,4 +379,7 @@ def test_a_window_that_cannot_be_judged_does_not_stop_its_key(monkeypatch: pytes
             except OverflowError:
                 failed += 1
     assert failed == 2, "once in each lane that has this window"
+    held = {row_name(each.key, each.identity) for each in fold.entries() if isinstance(each, StoredRow)}
+    stored = {name for name, value in changes.stored.items() if value is not None and name.startswith(b"r")}
+    assert stored == held, "a restart does not meet the window again"
     assert [each.window for each, _ in changes.readings if each.lane is Lane.ATTEMPT] == [0, 1, 2]
