@@ -20,7 +20,7 @@ from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
-from headrace.streams.watch.measures import LABELS, SHARED, logs_by_difficulty, shares_now
+from headrace.streams.watch.measures import LABELS, SHARED, is_penalty, logs_by_difficulty, shares_now
 from headrace.streams.watch.monitors import (
     ANNEAL,
     ANNEAL_RULE,
@@ -174,8 +174,10 @@ class _Turn:
         before = self._charts.get(monitor.name, Chart())
         after, judged = judge(before, monitor.rule, measured.value, spread=measured.spread, at=self.state.window)
         if monitor.name == "reward" and judged.expected is not None:
-            self._view.reward_change = (measured.value - judged.expected) / max(before.spread, 1e-9)
-            self._view.reward_rise = (measured.value - before.pinned) / max(before.spread, 1e-9)
+            spread = max(before.spread, 1e-9)
+            self._view.reward_spread = spread
+            self._view.reward_change = (measured.value - judged.expected) / spread
+            self._view.reward_rise = (measured.value - before.pinned) / spread
         if monitor.spared is not None and monitor.spared(self._view):
             after = spared(before, after)
             judged = replace(judged, strength=min(judged.strength, _strength(after, judged)))
@@ -219,7 +221,11 @@ class _Turn:
         new = [name for name in names if COMPONENT + name[6:] not in known]
         allowed = {*known, *(COMPONENT + name[6:] for name in new[: max(0, MAX_COMPONENTS - len(known))])}
         kept = [name[6:] for name in names if COMPONENT + name[6:] in allowed]
-        return [monitor for component in kept for monitor in component_monitors(component)]
+        return [
+            monitor
+            for component in kept
+            for monitor in component_monitors(component, is_penalty=is_penalty(self._view, component))
+        ]
 
     def _tripwires(self) -> _Verdict | None:
         if self.state.key.lane not in (Lane.ATTEMPT, Lane.REWARD):  # others may not know the task source to pause

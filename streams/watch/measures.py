@@ -204,9 +204,15 @@ SHARED = frozenset({*LABELS, ACTION_MIX})
 """Monitors that keep usual shares."""
 
 
+def is_penalty(view: View, component: str) -> bool:
+    """Whether the weights of ``component`` are negative, taken together."""
+    return fsum(view.column(f"weight:{component}")) < 0
+
+
 def against_the_rest(component: str) -> Measure:
-    """The correlation of a component with the rest of the reward, in [−1, 1]. ``None`` if fewer than eight of its
-    values differ from the commonest: an honest policy that solves everything must not look like one that games."""
+    """The correlation of a component, or of a penalty's negative, with the rest of the reward, in [−1, 1]. ``None`` if
+    fewer than eight of its values differ from the commonest: an honest policy that solves everything must not look like
+    one that games."""
 
     def measure(view: View) -> Measured | None:
         value, weight = f"value:{component}", f"weight:{component}"
@@ -215,7 +221,8 @@ def against_the_rest(component: str) -> Measure:
             for values in (row.values for row in view.acted)
             if value in values and weight in values and "total" in values
         ]
-        own, rest = [each for each, _ in pairs], [each for _, each in pairs]
+        sign = -1.0 if is_penalty(view, component) else 1.0
+        own, rest = [sign * each for each, _ in pairs], [each for _, each in pairs]
         if len(pairs) < FEW or len(pairs) - max(Counter(own).values()) < FEW // 2:
             return None
         found = correlation(own, rest)
@@ -378,7 +385,8 @@ def opposed(component: str) -> Guilt:
     def guilt(row: Row, _: Measured) -> float | None:
         if not {"total", value, weight} <= row.values.keys() or row.values.get("evaluates"):
             return None
-        return row.values["total"] - (1 + row.values[weight]) * row.values[value]
+        sign = -1.0 if row.values[weight] < 0 else 1.0
+        return row.values["total"] - (sign + row.values[weight]) * row.values[value]
 
     return guilt
 

@@ -7,7 +7,7 @@ and those that a rise would move by itself are not judged while it rises.
 """
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.schemas.records.watch import Lane
@@ -60,8 +60,19 @@ def _reward_rises(view: View) -> bool:
     return view.reward_rise is not None and view.reward_rise > 0.1
 
 
-def _reward_falls(view: View) -> bool:
-    return view.reward_change is not None and view.reward_change < -0.25
+def _reward_falls_by(component: str) -> Callable[[View], bool]:
+    """Whether the reward falls, and by about as much as ``component`` takes from it. If it falls by less, other
+    components have risen meanwhile."""
+
+    def falls(view: View) -> bool:
+        measured, usual = m.average_of_scale(f"value:{component}")(view), view.charts.get(COMPONENT + component)
+        weight = m.average(f"weight:{component}")(view)
+        if view.reward_change is None or measured is None or weight is None or usual is None:
+            return False
+        taken = weight.value * (usual.mean - measured.value)
+        return view.reward_change < -0.25 and -view.reward_change * view.reward_spread >= 0.75 * taken
+
+    return falls
 
 
 WRONG_ANSWERS = "wrong_answers"
@@ -260,7 +271,11 @@ ANNEAL_ABOUT = "The weight of a shaping term is above its schedule: λ is not an
 COMPONENT = "component:"
 """Prefix of monitors of a reward's components."""
 COMPONENT_RULE = ChartRule(DOWN, 0.15, in_spreads=True)
-COMPONENT_ABOUT = "A component of the reward falls while the total does not: the others may be gamed at its cost."
+PENALTY_RULE = replace(COMPONENT_RULE, direction=UP)
+COMPONENT_ABOUT = (
+    "A component of the reward falls, or a penalty rises, while the total does not fall as much: the others may be "
+    "gamed at its cost."
+)
 
 AGAINST = "against:"
 """Prefix of monitors that compare a component with the rest of the reward."""
@@ -495,8 +510,9 @@ NAMES = (*(each.name for lane in MONITORS.values() for each in lane), TRIPWIRE, 
 """Names of all monitors but those of single components."""
 
 
-def component_monitors(component: str) -> tuple[Monitor, Monitor]:
-    """The monitors of a reward's ``component``: its mean, and its correlation with the rest of the reward."""
+def component_monitors(component: str, *, is_penalty: bool = False) -> tuple[Monitor, Monitor]:
+    """The monitors of a reward's ``component``: its mean, and its correlation with the rest of the reward.
+    ``is_penalty``: its weight is negative, so that it is worse the larger it is."""
     value = f"value:{component}"
     mean = Monitor(
         COMPONENT + component,
@@ -504,9 +520,9 @@ def component_monitors(component: str) -> tuple[Monitor, Monitor]:
         Kind.OUTCOME,
         COMPONENT_ABOUT,
         m.average_of_scale(value),
-        COMPONENT_RULE,
-        m.low(value),
-        spared=_reward_falls,
+        PENALTY_RULE if is_penalty else COMPONENT_RULE,
+        m.high(value) if is_penalty else m.low(value),
+        spared=_reward_falls_by(component),
         component=component,
     )
     against = Monitor(

@@ -129,6 +129,8 @@ class View:
     while the baseline is learnt."""
     reward_rise: float | None = None
     """The same above the mean of the baseline, which stays."""
+    reward_spread: float = 0.0
+    """Standard deviation of the rewards of single trajectories in the baseline."""
     now: dict[str, dict[str, float]] = field(default_factory=dict)
     """Shares of labels in the window, by monitor, as far as they were asked for."""
     _columns: dict[str, list[float]] = field(default_factory=dict)

@@ -137,6 +137,52 @@ def test_a_component_that_falls_with_the_total_is_explained_by_it() -> None:
     assert "component:found" not in monitors
 
 
+def monitors_of(alerts: list[Alert]) -> set[str]:
+    return {alert.episode.monitor for alert in alerts if alert.episode}
+
+
+def gamed(n: int, found: int, styled: int) -> list[Row]:
+    """A window in which ``found`` of the attempts have found something, and ``styled`` are paid for their style."""
+    one, other = some(found, N), some(styled, N)
+    columns = {"value:found": one, "weight:found": 1, "value:style": other, "weight:style": 1}
+    return paid(n, [a + b for a, b in zip(one, other, strict=True)], **columns)
+
+
+def test_a_small_fall_of_the_total_does_not_hide_the_fall_of_a_component() -> None:
+    before = [gamed(n, 51, 13) for n in range(30)]
+    replaced = episodes([*before, *(gamed(n, 13, 38) for n in range(30, 40))], REWARDS)
+    assert "component:found" in monitors_of(replaced)
+    assert "component:found" not in monitors_of(
+        episodes([*before, *(gamed(n, 13, 13) for n in range(30, 40))], REWARDS)
+    )
+
+
+def penalised(n: int, errors: int, solved: int) -> list[Row]:
+    """A window with ``errors`` attempts that pay a penalty of 0.5, of attempts of which ``solved`` earn 1."""
+    wrong, right = some(errors, N), some(solved, N)
+    columns = {"value:errors": wrong, "weight:errors": -0.5, "value:answer": right, "weight:answer": 1}
+    return paid(n, [one - 0.5 * other for one, other in zip(right, wrong, strict=True)], **columns)
+
+
+def test_a_penalty_that_falls_is_no_alarm_and_one_that_rises_is_one() -> None:
+    before = [penalised(n, 32, 32) for n in range(30)]
+    learnt = episodes([*before, *(penalised(n, max(1, 32 - 2 * (n - 30)), 32) for n in range(30, 60))], REWARDS)
+    assert monitors_of(learnt) == set()
+    broken = episodes([*before, *(penalised(n, 60, 46) for n in range(30, 40))], REWARDS)
+    assert "component:errors" in monitors_of(broken)
+    (alert,) = [each for each in broken if each.episode and each.episode.monitor == "component:errors"][:1]
+    guilty = {row.id for row in penalised(30, 60, 46) if row.values["value:errors"]}
+    assert alert.episode is not None
+    assert {id.partition("-")[2] for id in alert.episode.examples} <= {id.partition("-")[2] for id in guilty}
+
+
+def test_a_penalty_that_rises_with_a_fall_of_the_total_is_explained_by_it() -> None:
+    windows = [penalised(n, 4, 32) for n in range(30)] + [penalised(n, 60, 32) for n in range(30, 40)]
+    found = monitors_of(episodes(windows, REWARDS))
+    assert "reward" in found
+    assert "component:errors" not in found
+
+
 def unused(n: int, share: float, weight: float) -> list[Row]:
     """A window whose shaping term has the value 1 in ``share`` of the attempts; what else is paid holds the total."""
     shape = some(round(share * N), N)

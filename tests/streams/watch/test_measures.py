@@ -175,6 +175,14 @@ def test_a_component_against_the_rest_is_a_correlation() -> None:
     assert found.value == pytest.approx(-1.0)
 
 
+def test_a_penalty_against_the_rest_has_the_sign_of_what_it_pays() -> None:
+    """Where errors are penalised and come with failures, a penalty goes with the rest."""
+    columns = ({"value:c": n % 2, "weight:c": -0.5, "total": 1.0 - n % 2 - 0.5 * (n % 2)} for n in range(FEW))
+    found = against_the_rest("c")(View(rows_of(*columns)))
+    assert found is not None
+    assert found.value == pytest.approx(1.0)
+
+
 GUILTS: list[tuple[Callable[[Row, Measured], float | None], dict[str, float], float | None]] = [
     (high("x"), {"x": 2.0}, 2.0),
     (high("x"), {}, None),
@@ -185,6 +193,7 @@ GUILTS: list[tuple[Callable[[Row, Measured], float | None], dict[str, float], fl
     (low_heldout, {"evaluates": 1.0}, None),
     (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": 1.0}, 1.0),
     (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": 1.0, "evaluates": 1.0}, None),
+    (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": -1.0}, 9.0),
     (opposed("c"), {"total": 5.0, "value:c": 2.0}, None),
 ]
 

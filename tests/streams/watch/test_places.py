@@ -1,6 +1,8 @@
 """Where trajectories belong: what waits for one, what is forgotten, and how it is stored."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import places
@@ -76,3 +78,15 @@ def test_stored_state_is_found_under_its_names() -> None:
     name, value = place_entry(places.StoredWaiting(5, about("t", "f")))
     assert name == f"w{digest('feedback', '', '', '', 'thumb')}{digest('t', 'f')}".encode()
     assert decoded(name, value) == places.StoredWaiting(5, about("t", "f"))
+
+
+PARTS = st.lists(st.text("a\x1e\x1f", max_size=4), min_size=1, max_size=4)
+
+
+@given(PARTS, PARTS)
+def test_other_parts_have_another_digest(parts: list[str], others: list[str]) -> None:
+    assert (digest(*parts) == digest(*others)) is (parts == others)
+
+
+def test_separators_within_a_part_do_not_make_two_keys_one() -> None:
+    assert digest("search\x1fhotpot", "") != digest("search", "hotpot\x1f")
