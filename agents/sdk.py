@@ -115,9 +115,11 @@ class Headrace:
         :meth:`create_feedback_token`. ``queue_size``, ``queue_bytes``: limits of the events that wait in memory.
         ``spool_folder``: folder for events that wait on disk while the broker is unavailable, also after the program
         has ended; default: ``headrace/spool`` in ``$XDG_STATE_HOME`` or ``~/.local/state``. ``spool_bytes``: limit of
-        that folder; 0 turns it off. ``flush_deadline_s``: longest delay of the program's exit. ``kafka_options``:
-        further settings of the aiokafka producer; those of TLS and SASL (``security_protocol``, ``ssl_context``,
-        ``sasl_…``) replace all ``HEADRACE_KAFKA_…`` variables about them. Raises ``ValueError`` for invalid settings.
+        that folder; 0 turns it off. ``flush_deadline_s``: how long the program's exit waits for the broker; what it has
+        not acknowledged then goes to the folder, which takes up to 15 s more if the broker does not answer at all.
+        ``kafka_options``: further settings of the aiokafka producer; those of TLS and SASL (``security_protocol``,
+        ``ssl_context``, ``sasl_…``) replace all ``HEADRACE_KAFKA_…`` variables about them. Raises ``ValueError`` for
+        invalid settings.
         """
         address = bootstrap or os.environ.get(KAFKA_VARIABLE, "")
         if not address:

@@ -28,7 +28,7 @@ class SenderConfig:
     max_event_bytes: int = 1024 * 1024
     """Size of the largest event in bytes, serialised."""
     flush_deadline_s: float = 5.0
-    """Longest wait for the final flush."""
+    """Longest wait for the final flush, in seconds; writing to the spool what is left comes after it."""
     stats_interval_s: float = 10.0
     """Seconds between two records in ``sdk-stats``."""
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
