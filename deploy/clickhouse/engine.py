@@ -52,6 +52,10 @@ _LIMITS = {
     # Expressions in the data of an insert would be executed without a check.
     "input_format_values_interpret_expressions": "0",
     "input_format_values_deduce_templates_of_expressions": "0",
+    # Compiled, the panels of 10 million events are no faster, and the third execution of each takes 0.1 to 0.2 s more.
+    "compile_expressions": "0",
+    "compile_aggregate_expressions": "0",
+    "compile_sort_description": "0",
 }
 
 _MAX_CACHED = 512

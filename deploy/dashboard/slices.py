@@ -120,5 +120,5 @@ def scored(*, labelled: str = "{by:String} != ''", only: str = "1", of: str = ""
     return labelled_rewards(
         f"{OF_RUN} AND {only}{of} AND ({joined} OR {NUMBER} IN {_MEMBERS})",
         f"{OF_RUN} AND {only} AND {needed} AND ({KEEPS_UNLABELLED} OR {MATCHES})",
-        f"(NOT {joined} OR {MATCHES})",
+        f"(NOT {joined} OR if({KEEPS_UNLABELLED}, {MATCHES}, is_labelled))",
     )

@@ -91,7 +91,7 @@ def labelled_rewards(rewards: str, labels: str, of: str = "1") -> str:
         FROM ({latest_rewards(rewards)})
     ) AS scored
     LEFT ANY JOIN (
-        SELECT {NUMBER} AS number, evaluation, {LABELS_OF_TRAJECTORY} FROM trajectories WHERE {labels}
+        SELECT {NUMBER} AS number, 1 AS is_labelled, evaluation, {LABELS_OF_TRAJECTORY} FROM trajectories WHERE {labels}
     ) AS labelled USING (number)
     WHERE {of}
 )"""
