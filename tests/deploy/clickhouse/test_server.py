@@ -138,6 +138,11 @@ def test_settings_apply_to_one_statement(client: Client) -> None:
         client.query("SELECT 1", settings={"no_such_setting": 1})
 
 
+def test_no_query_is_slower_at_its_third_execution_because_it_is_compiled(client: Client) -> None:
+    for setting in ("compile_expressions", "compile_aggregate_expressions", "compile_sort_description"):
+        assert client.query(f"SELECT toUInt8(getSetting('{setting}'))").result_rows == [(0,)], setting
+
+
 def test_the_request_selects_the_database(clickhouse: str, client: Client) -> None:
     client.command("CREATE DATABASE IF NOT EXISTS other")
     client.command("CREATE TABLE IF NOT EXISTS other.u (a UInt8) ENGINE = Memory")
