@@ -222,9 +222,9 @@ class Usage(Part):
     """Token counts of a model call, as reported by the engine."""
 
     prompt_tokens: Count = 0
-    """Tokens of the prompt."""
+    """Tokens of the prompt; 0 if they were not counted."""
     completion_tokens: Count = 0
-    """Tokens sampled."""
+    """Tokens sampled; 0 if they were not counted, or if there are none."""
 
 
 class Streamed(Part):
