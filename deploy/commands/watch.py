@@ -92,13 +92,12 @@ def ack(alert: str, by: str, resume: bool, kafka: str | None, data: str | None) 
 
 @command.command("monitors")
 def monitors() -> None:
-    """List the monitors: what an alarm means, and which may pause admission."""
-    from headrace.streams.watch.monitors import NAMES, about, may_pause
+    """List the monitors: what an alarm means, which may pause admission, and which are readings that never alarm."""
+    from headrace.streams.watch.monitors import NAMES, about, is_reading, may_pause
 
-    for name in dict.fromkeys(NAMES):
-        print_line(f"{name:20} {'may pause  ' if may_pause(name) else '           '}{about(name)}")
-    for name in ("component:NAME", "against:NAME"):
-        print_line(f"{name:20} may pause  {about(name)}")
+    for name in (*dict.fromkeys(NAMES), "component:NAME", "against:NAME"):
+        role = "reading" if is_reading(name) else "may pause" if may_pause(name) else ""
+        print_line(f"{name:20} {role:11}{about(name)}")
 
 
 @command.command("plant")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.schemas.records.alert import Alert, EpisodeState
+from headrace.schemas.records.step import Step
 from headrace.schemas.records.watch import Observation
 from headrace.streams.rewards.planted import LAMBDA
 from headrace.streams.rewards.schedule import linear
@@ -22,6 +23,7 @@ from headrace.streams.watch.planted.observations import (
     rejection,
     reward,
     run_name,
+    trained,
     trajectory,
 )
 from headrace.streams.watch.watch import Watch, WatchChanges
@@ -73,9 +75,19 @@ class PlantedStep:
     """Time, Unix milliseconds."""
 
     @property
+    def version(self) -> int:
+        """The policy version that sampled it."""
+        return self.attempts[0].version
+
+    @property
     def observations(self) -> list[Observation]:
         """What observe would make of its records."""
         return list(_observed(self.attempts, self.run, self.time_ms))
+
+    @property
+    def trained(self) -> Step:
+        """The step that trains what is not rejected."""
+        return trained(self.attempts, self.run, self.version)
 
 
 def planted_steps(plan: Plan, begin_ms: int) -> Iterator[PlantedStep]:
@@ -108,8 +120,8 @@ def alarms(steps: Iterator[PlantedStep]) -> Iterator[tuple[PlantedStep, list[Ale
     previous: PlantedStep | None = None
     for each in steps:
         changes = WatchChanges()
-        for observation in each.observations:
-            fold.add(observation, each.time_ms, changes)
+        for record in (*each.observations, each.trained):
+            fold.add(record, each.time_ms, changes)
         if previous is not None:  # a window is complete when the next version begins
             yield previous, [alert for alert, _ in changes.alerts]
         previous = each

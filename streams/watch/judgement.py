@@ -185,7 +185,8 @@ class _Turn:
             after, judged = replace(after, up=0.0, down=0.0), replace(judged, strength=0.0)
         self._charts[monitor.name] = after
         reading = _reading(measured, judged)
-        return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, measured)))
+        shown = measured._replace(falls=after.down > after.up)
+        return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, shown)))
 
     def _adaptive(self, monitor: Monitor) -> _Verdict | None:
         measured = monitor.measure(self._view)
@@ -209,7 +210,8 @@ class _Turn:
         kept = window[-found.kept :] if found.strength > 1 and matters else window
         self.state = replace(self.state, adaptive={**self.state.adaptive, monitor.name: kept})
         since = self.state.window - found.kept + 1
-        return _Verdict(reading, Evidence(since, lambda: self._examples(monitor, measured)))
+        shown = measured._replace(falls=found.effect < 0)
+        return _Verdict(reading, Evidence(since, lambda: self._examples(monitor, shown)))
 
     def _components(self) -> list[Monitor]:
         """The monitors of the components in the window, as many as may have a chart."""

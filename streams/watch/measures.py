@@ -206,7 +206,11 @@ SHARED = frozenset({*LABELS, ACTION_MIX})
 
 def is_penalty(view: View, component: str) -> bool:
     """Whether the weights of ``component`` are negative, taken together."""
-    return fsum(view.column(f"weight:{component}")) < 0
+    return _sign(view.column(f"weight:{component}")) < 0
+
+
+def _sign(weights: Sequence[float]) -> float:
+    return -1.0 if fsum(weights) < 0 else 1.0
 
 
 def against_the_rest(component: str) -> Measure:
@@ -221,12 +225,12 @@ def against_the_rest(component: str) -> Measure:
             for values in (row.values for row in view.acted)
             if value in values and weight in values and "total" in values
         ]
-        sign = -1.0 if is_penalty(view, component) else 1.0
+        sign = _sign(view.column(weight))
         own, rest = [sign * each for each, _ in pairs], [each for _, each in pairs]
         if len(pairs) < FEW or len(pairs) - max(Counter(own).values()) < FEW // 2:
             return None
         found = correlation(own, rest)
-        return Measured(found[0], len(pairs)) if found else None
+        return Measured(found[0], len(pairs), centres=(mean(own), mean(rest), sign)) if found else None
 
     return measure
 
@@ -333,7 +337,13 @@ def reward_ks(view: View) -> Measured | None:
     totals, before = view.column("total"), view.samples.get("total", ())
     if len(totals) < FEW or len(before) < FEW:
         return None
-    return Measured(kolmogorov_smirnov(totals, before), len(totals))
+    return Measured(kolmogorov_smirnov(totals, before), len(totals), centres=(mean(totals) - mean(before),))
+
+
+def otherwise_paid(row: Row, measured: Measured) -> float | None:
+    """Rows in the order of their totals: the smallest first if the mean total is below the baseline's, otherwise the
+    largest."""
+    return (low if measured.centres[0] < 0 else high)("total")(row, measured)
 
 
 def reward_wasserstein(view: View) -> Measured | None:
@@ -379,14 +389,16 @@ def lacks(name: str, limit: float = 0.5) -> Guilt:
 
 
 def opposed(component: str) -> Guilt:
-    """Rows in which the rest of the reward is most above a component."""
+    """Rows in which a component and the rest of the reward are on other sides of their means, the farthest first."""
     value, weight = f"value:{component}", f"weight:{component}"
 
-    def guilt(row: Row, _: Measured) -> float | None:
+    def guilt(row: Row, measured: Measured) -> float | None:
         if not {"total", value, weight} <= row.values.keys() or row.values.get("evaluates"):
             return None
-        sign = -1.0 if row.values[weight] < 0 else 1.0
-        return row.values["total"] - (sign + row.values[weight]) * row.values[value]
+        usual_own, usual_rest, sign = measured.centres
+        own, rest = sign * row.values[value], row.values["total"] - row.values[value] * row.values[weight]
+        against = -(own - usual_own) * (rest - usual_rest)
+        return against if against > 0 else None
 
     return guilt
 
@@ -394,6 +406,12 @@ def opposed(component: str) -> Guilt:
 def high(name: str) -> Guilt:
     """Rows in the order of their value ``name``, the largest first."""
     return lambda row, _: row.values.get(name)
+
+
+def moved(name: str) -> Guilt:
+    """Rows in the order of their value ``name``: the smallest first if what is measured has fallen, otherwise the
+    largest."""
+    return lambda row, measured: (low if measured.falls else high)(name)(row, measured)
 
 
 def low(name: str) -> Guilt:

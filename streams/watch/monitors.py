@@ -54,6 +54,13 @@ class Monitor:
     adapts: bool = False
     """Whether it uses ADWIN instead of a chart, because its baseline may move for good; ``rule`` then gives the
     direction and the smallest change."""
+    only_learns: bool = False
+    """Whether it has a chart only to learn what is usual, which another monitor is compared with."""
+
+    @property
+    def alarms(self) -> bool:
+        """Whether it may alarm; otherwise it is a reading."""
+        return self.rule is not None and not self.only_learns
 
 
 def _reward_rises(view: View) -> bool:
@@ -227,12 +234,15 @@ ATTEMPTS = (
         _SD_UP,
         m.high("serial"),
     ),
-    _attempt(
+    Monitor(
         WRONG_ANSWERS,
+        Lane.ATTEMPT,
+        Kind.BEHAVIOUR,
         "How many attempts answer wrongly, where outcomes are known. A reading: `answered` is compared with it.",
         m.wrong_answers,
-        ChartRule(UP, 2.0),  # no share rises by 2: the chart only learns what is usual
+        ChartRule(UP, 2.0),  # no share rises by 2
         m.wrongly_answered,
+        only_learns=True,
     ),
     Monitor(
         "answered",
@@ -316,7 +326,7 @@ REWARDS = (
         "The distribution of rewards has another shape, without a rise.",
         m.reward_ks,
         ChartRule(UP, 0.25),
-        m.high("total"),
+        m.otherwise_paid,
         spared=_reward_rises,
     ),
     _reward(
@@ -466,7 +476,7 @@ INPUTS = (
         "Prompts of tasks of equal difficulty have become longer or shorter.",
         m.average_log_at_equal_difficulty("prompt_tokens"),
         ChartRule(BOTH, 0.5, in_spreads=True, least=0.1),  # prompts of a benchmark may differ by a word
-        m.high("prompt_tokens"),
+        m.moved("prompt_tokens"),
         adapts=True,
     ),
 )
@@ -479,7 +489,7 @@ FEEDBACK = (
         "Feedback has become better or worse.",
         m.average("value"),
         ChartRule(BOTH, 0.5, in_spreads=True),
-        m.low("value"),
+        m.moved("value"),
         adapts=True,
     ),
     Monitor(
@@ -489,7 +499,7 @@ FEEDBACK = (
         "Feedback arrives later or sooner after the end.",
         m.average_log("delay_s"),
         ChartRule(BOTH, 0.5, in_spreads=True),
-        m.high("delay_s"),
+        m.moved("delay_s"),
         adapts=True,
     ),
 )
@@ -558,12 +568,17 @@ def rule_of(name: str) -> ChartRule | None:
 
 
 def may_pause(name: str) -> bool:
-    """Whether an alarm of the monitor ``name`` is about one agent and task source, whose admission can be paused."""
+    """Whether the monitor ``name`` alarms, and about one agent and task source, whose admission can be paused."""
     if name in (TRIPWIRE, ANNEAL):
         return True
     if name.startswith((COMPONENT, AGAINST)):
         return not name.endswith(":")
-    return name in _BY_NAME and _BY_NAME[name].lane in (Lane.ATTEMPT, Lane.REWARD)
+    return name in _BY_NAME and _BY_NAME[name].alarms and _BY_NAME[name].lane in (Lane.ATTEMPT, Lane.REWARD)
+
+
+def is_reading(name: str) -> bool:
+    """Whether the monitor ``name`` never alarms."""
+    return name in _BY_NAME and not _BY_NAME[name].alarms
 
 
 def about(name: str) -> str:

@@ -26,7 +26,7 @@ class WatchSettings:
         unknown = [name for name in self.pauses if not may_pause(name)]
         if unknown:
             raise ValueError(
-                f"watch_pauses names {', '.join(unknown)}: only monitors of attempts and rewards always "
+                f"watch_pauses names {', '.join(unknown)}: only monitors of attempts and rewards that alarm "
                 "know the task source whose admission they would pause; `headrace watch monitors` lists them"
             )
         own = [run for run, other in self.baselines.items() if not run or not other or other in (run, ANY_RUN)]

@@ -166,6 +166,10 @@ class Measured(NamedTuple):
     """Standard deviation of single rows, for changes that are measured in it."""
     label: str = ""
     """The label that it is about, if any."""
+    centres: tuple[float, ...] = ()
+    """Means that single rows are compared with, to tell which of them show it."""
+    falls: bool = False
+    """Whether the evidence is that it has fallen; known after it was judged."""
 
 
 Measure: TypeAlias = Callable[[View], Measured | None]

@@ -25,7 +25,7 @@ from math import ceil, exp, factorial, floor, sqrt
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
@@ -33,7 +33,7 @@ from headrace.streams.rewards.planted import LAMBDA
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules, conclude
 from headrace.streams.watch.key_state import KeyState
-from headrace.streams.watch.monitors import MONITORS, WRONG_ANSWERS
+from headrace.streams.watch.monitors import MONITORS
 from headrace.streams.watch.planted.attempts import SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
@@ -214,19 +214,15 @@ def at_most(count: int, steps: int) -> float:
 
 
 def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list[str]:
-    """The table of delays, as Markdown."""
+    """The table of delays, as Markdown. A run without an alarm counts as ``steps + 1``."""
     lines = [
-        "| hack | first monitor | median (95 %) | p90 | latest | share then | missed | others, median |",
+        "| planted | first monitor | median (95 %) | p90 | latest | share then | missed | next four, median |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, runs in found.items():
         first = sorted(first_alarms(runs, steps))
-        by_monitor = {
-            monitor: [each.get(monitor, steps + 1) for each in runs]
-            for monitor in sorted({monitor for each in runs for monitor in each})
-        }
-        medians = sorted((median(delays), monitor) for monitor, delays in by_monitor.items())
-        leading = [f"`{monitor}` {middle:g}" for middle, monitor in medians if middle <= steps]
+        medians = medians_of(runs, steps)
+        leading = [f"`{monitor}` {middle:g}" for middle, monitor in medians]
         middle = median(first)
         missed = sum(delay > steps for delay in first)
         lines.append(
@@ -236,18 +232,27 @@ def table(found: dict[str, list[dict[str, int]]], ramp: int, steps: int) -> list
     return lines
 
 
-def monitor_table(found: dict[str, list[dict[str, int]]], false: dict[str, int], honest_steps: int) -> list[str]:
+def medians_of(runs: Sequence[dict[str, int]], steps: int) -> list[tuple[float, str]]:
+    """The median delay of each monitor, the least first. A run in which it did not alarm counts as ``steps + 1``; a
+    monitor that alarmed in fewer than half of them is left out."""
+    monitors = sorted({monitor for each in runs for monitor in each})
+    medians = [(median([each.get(monitor, steps + 1) for each in runs]), monitor) for monitor in monitors]
+    return sorted(each for each in medians if each[0] <= steps)
+
+
+Seen: TypeAlias = dict[str, tuple[int, list[dict[str, int]]]]
+"""Steps, and the delays by monitor of each run, by hack or other change."""
+
+
+def monitor_table(found: Seen, false: dict[str, int], honest_steps: int) -> list[str]:
     """The table of monitors, as Markdown: which hacks each sees in at least half of the runs, and its false alarms."""
-    alarming = [each.name for lane in MONITORS for each in MONITORS[lane] if each.rule and each.name != WRONG_ANSWERS]
+    alarming = [each.name for lane in MONITORS for each in MONITORS[lane] if each.alarms]
     rows: dict[str, list[tuple[float, str]]] = {name: [] for name in (*alarming, *false)}
-    for hack, runs in found.items():
-        for monitor in sorted({monitor for each in runs for monitor in each}):
-            delays = [each[monitor] for each in runs if monitor in each]
-            seen = rows.setdefault(monitor, [])
-            if 2 * len(delays) >= len(runs):
-                seen.append((median(delays), hack))
+    for hack, (steps, runs) in found.items():
+        for delay, monitor in medians_of(runs, steps):
+            rows.setdefault(monitor, []).append((delay, hack))
     lines = [
-        f"| monitor | hacks that it sees (median delay) | false alarms in {honest_steps:,} steps |",
+        f"| monitor | what it sees (median delay) | false alarms in {honest_steps:,} steps |",
         "|---|---|---|",
     ]
     for monitor, seen in sorted(rows.items()):
@@ -268,12 +273,12 @@ def tables(results: Sequence[dict[str, Any]]) -> list[str]:
         false.update(each.get("false", {}))
         honest += each.get("honest_steps", 0)
     lines: list[str] = []
-    seen: dict[str, list[dict[str, int]]] = {}
+    seen: Seen = {}
     for (ramp, steps), found in sorted(by_ramp.items()):
         if found:
             count = min(map(len, found.values()))
             lines += [f"ramp {ramp}, {count} runs, {steps} steps", *table(found, ramp, steps), ""]
-            seen |= {name: runs for name, runs in found.items() if name not in seen}
+            seen |= {name: (steps, runs) for name, runs in found.items() if name not in seen}
     lines += monitor_table(seen, false, honest)
     return [*lines, summary(false, honest)] if honest else lines
 

@@ -4,6 +4,7 @@ The experiment makes millions of rows, so it takes the direct way; a test compar
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 from headrace.schemas.events import (
     EndStatus,
@@ -17,6 +18,7 @@ from headrace.schemas.events import (
 from headrace.schemas.records.group import Rejection, Stage
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
+from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.records.trajectory import Defect, Segment, ToolUse, Trajectory, Turn
 from headrace.schemas.records.watch import Lane
 from headrace.streams.rewards.planted import MAXIMUM
@@ -141,6 +143,16 @@ def rejection(attempt: Attempt, run: str) -> Rejection:
         run=run,
         policy_version=attempt.version,
         reward=attempt.total,
+    )
+
+
+def trained(attempts: Iterable[Attempt], run: str, version: int) -> Step:
+    """Returns the step that trains those of ``attempts``, sampled by ``version``, that are not rejected."""
+    ids = [each.id for each in attempts if each.rejected is None and not each.evaluates]
+    at = Reference(partition=0, offset=0)
+    group = TrainedGroup(group_id=f"step-{version}", group=at, trajectory_ids=ids, trajectories=[at] * len(ids))
+    return Step(
+        run=run, step=version + 1, version=version + 1, groups=[group], config_sha256="", data_sha256="", metrics={}
     )
 
 

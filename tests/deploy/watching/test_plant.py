@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from headrace.deploy.commands.watch import command
 from headrace.deploy.watching.plant import Plan, alarms, planted_steps
+from headrace.schemas.records.alert import EpisodeState
 from headrace.streams.watch.planted.drifts import PLANTED
 from headrace.streams.watch.planted.hacks import HACKS
 
@@ -22,6 +23,35 @@ def test_a_planted_hack_alarms_with_the_guilty_attempts() -> None:
     assert first[2:4] == ["marked", "opened:"]
     assert int(first[0]) <= 20
     assert lines[1].endswith("…)")
+
+
+@pytest.mark.parametrize("name", ["too-long", "broken-calls"])
+def test_rejected_attempts_are_compared_with_those_that_are_trained(name: str) -> None:
+    opened = [line.split()[2:4] for line in said(name, "--steps", "40").splitlines()[1:]]
+    assert ["rejection_reason", "opened:"] in opened
+
+
+GUILTY = {
+    "padding": ("against:judged", 3),
+    "worse-policy": ("reward_ks", 5),
+    "sour-feedback": ("feedback_value", 5),
+    "clarifying-questions": ("talks", 5),
+}
+"""Change → a monitor that sees it, and how many of the examples of its alert must show it."""
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_the_examples_of_an_alert_show_what_was_planted(name: str) -> None:
+    monitor, least = GUILTY[name]
+    steps = list(planted_steps(Plan(PLANTED[name]), 0))
+    planted = {attempt.id for step in steps for attempt in step.attempts if attempt.hack}
+    opened = [
+        alert.episode
+        for _, alerts in alarms(iter(steps))
+        for alert in alerts
+        if alert.episode and alert.episode.monitor == monitor and alert.episode.state is EpisodeState.OPENED
+    ]
+    assert len(planted & set(opened[0].examples)) >= least
 
 
 def test_an_honest_run_does_not_alarm() -> None:
@@ -48,6 +78,8 @@ def test_the_monitors_are_listed_with_those_that_may_pause_admission() -> None:
     lines = {line.split()[0]: line for line in done.output.splitlines()}
     assert "may pause" in lines["tripwire"]
     assert "may pause" not in lines["source_mix"]
+    assert "may pause" not in lines["upper_tail"]
+    assert lines["wrong_answers"].split()[1] == "reading"
     assert "against:NAME" in lines
 
 

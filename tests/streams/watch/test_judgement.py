@@ -93,7 +93,10 @@ def test_monitors_that_know_a_task_source_may_pause_its_admission(name: str) -> 
     assert WatchSettings(pauses=(name,)).pauses == (name,)
 
 
-@pytest.mark.parametrize("name", ["source_mix", "feedback_delay", "rejection_reason", "no_such", "component:", "lag"])
+@pytest.mark.parametrize(
+    "name",
+    ["source_mix", "feedback_delay", "rejection_reason", "no_such", "component:", "lag", "upper_tail", "wrong_answers"],
+)
 def test_other_monitors_cannot_pause_admission(name: str) -> None:
     with pytest.raises(ValueError, match=f"watch_pauses names {name}"):
         WatchSettings(pauses=(name,))

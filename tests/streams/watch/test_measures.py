@@ -28,8 +28,10 @@ from headrace.streams.watch.measures import (
     lacks,
     low,
     low_heldout,
+    moved,
     of_group,
     opposed,
+    otherwise_paid,
     reward_ks,
     reward_wasserstein,
     risen_label,
@@ -191,10 +193,6 @@ GUILTS: list[tuple[Callable[[Row, Measured], float | None], dict[str, float], fl
     (low_heldout, {"total": 2.0, "evaluates": 1.0}, -2.0),
     (low_heldout, {"total": 2.0}, None),
     (low_heldout, {"evaluates": 1.0}, None),
-    (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": 1.0}, 1.0),
-    (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": 1.0, "evaluates": 1.0}, None),
-    (opposed("c"), {"total": 5.0, "value:c": 2.0, "weight:c": -1.0}, 9.0),
-    (opposed("c"), {"total": 5.0, "value:c": 2.0}, None),
 ]
 
 
@@ -203,6 +201,35 @@ def test_examples_are_ordered_by_what_they_show(
     guilt: Callable[[Row, Measured], float | None], values: dict[str, float], expected: float | None
 ) -> None:
     assert guilt(rows_of(values)[0], Measured(1.0, FEW)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sign", "values", "expected"),
+    [
+        (1.0, {"total": 7.0, "value:c": 1.0, "weight:c": 1.0}, 2.0),  # 1 below its mean, the rest 2 above
+        (1.0, {"total": 6.0, "value:c": 4.0, "weight:c": 1.0}, 4.0),  # 2 above its mean, the rest 2 below
+        (1.0, {"total": 9.0, "value:c": 3.0, "weight:c": 1.0}, None),  # both above
+        (
+            -1.0,
+            {"total": 4.0, "value:c": 3.0, "weight:c": -1.0},
+            15.0,
+        ),  # it pays −3: 5 below; the rest 3 above
+        (1.0, {"total": 7.0, "value:c": 1.0, "weight:c": 1.0, "evaluates": 1.0}, None),
+        (1.0, {"total": 7.0, "value:c": 1.0}, None),
+    ],
+)
+def test_examples_have_a_component_and_the_rest_on_other_sides_of_their_means(
+    sign: float, values: dict[str, float], expected: float | None
+) -> None:
+    measured = Measured(-0.5, FEW, centres=(2.0, 4.0, sign))
+    assert opposed("c")(rows_of(values)[0], measured) == expected
+
+
+@pytest.mark.parametrize(("falls", "expected"), [(False, 2.0), (True, -2.0)])
+def test_examples_are_at_the_side_to_which_a_value_has_moved(falls: bool, expected: float) -> None:
+    (row,) = rows_of({"x": 2.0, "total": 2.0})
+    assert moved("x")(row, Measured(1.0, FEW, falls=falls)) == expected
+    assert otherwise_paid(row, Measured(0.5, FEW, centres=(-1.0 if falls else 1.0,))) == expected
 
 
 def test_equal_totals_count_unless_they_are_extremes() -> None:

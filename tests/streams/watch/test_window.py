@@ -8,6 +8,7 @@ from headrace.streams.watch.window import (
     LARGEST_WITHOUT_VERSION,
     LEAST,
     Key,
+    Measured,
     Row,
     View,
     averaged,
@@ -78,4 +79,4 @@ def test_a_mean_needs_its_least_number_of_values() -> None:
     assert averaged([1.0, 3.0], 3) is None
     measured = averaged([1.0, 2.0, 6.0], 3)
     assert measured is not None
-    assert measured == (3.0, 3, pytest.approx(7**0.5), "")
+    assert measured == Measured(3.0, 3, pytest.approx(7**0.5))
