@@ -19,7 +19,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.step import BatchRecipe, Budget, Step, TrainedGroup
 from headrace.schemas.records.trajectory import Segment, ToolStatistics, ToolUse, Trajectory, Turn
-from headrace.schemas.records.watch import Lane, Observation, Reading, Readings
+from headrace.schemas.records.watch import Lane, LevelAccepted, Observation, Reading, Readings
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TOPICS, Topic
@@ -325,6 +325,20 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         TRAJECTORY,
         "/streams/observe",
         TRAJECTORY,
+    ),
+    (
+        LevelAccepted(
+            episode="0f3ebc7e-54c3-5b5e-9d0d-0d1f5c2a7c11",
+            monitor="turns",
+            lane=Lane.ATTEMPT,
+            run=RUN,
+            agent="search",
+            task_source="wiki",
+            by="ada",
+        ),
+        RUN,
+        "/headrace/watch",
+        RUN,
     ),
     (
         Readings(

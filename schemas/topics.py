@@ -11,7 +11,7 @@ from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.records.watch import Observation, Readings
+from headrace.schemas.records.watch import LevelAccepted, Observation, Readings
 from headrace.schemas.records.weights import Applied, Weights
 
 _DAY_MS = 24 * 3600 * 1000
@@ -114,9 +114,9 @@ ALERTS = Topic("alerts", "run", (Alert,), 1, "Problems that need a person's atte
 OBSERVATIONS = Topic(
     "observations",
     "trajectory id",
-    (Observation,),
+    (Observation, LevelAccepted),
     1,
-    "Trajectories, rewards, rejections and feedback as numbers, for the monitors.",
+    "Trajectories, rewards, rejections and feedback as numbers, for the monitors, and levels that people accept.",
     retention_ms=30 * _DAY_MS,
 )
 MONITORS = Topic(

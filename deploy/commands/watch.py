@@ -22,6 +22,7 @@ def command() -> None:
     \b
       headrace watch list
       headrace watch ack 0f3ebc7e --by ada
+      headrace watch accept 0f3ebc7e --by ada
       headrace watch plant search-once
     """
 
@@ -88,6 +89,34 @@ def ack(alert: str, by: str, resume: bool, kafka: str | None, data: str | None) 
     acknowledge(bootstrap, status, by, AdmissionOrder.RESUME if resume else AdmissionOrder.NONE)
     resumed = "; admission is resumed" if resume else ""
     print_line(f"{status.episode.monitor} ({status.episode.id[:8]}) is acknowledged by {by}{resumed}.")
+
+
+@command.command("accept")
+@click.argument("alert", metavar="ALERT")
+@click.option("--by", required=True, metavar="NAME", help="Who decides it.")
+@_BROKER[0]
+@_BROKER[1]
+def accept(alert: str, by: str, kafka: str | None, data: str | None) -> None:
+    """Take what an open alert shows as usual from now on: ALERT is its id, or its beginning.
+
+    The monitor ends the alert, and a pause of admission with it, and learns anew what is usual: until it has seen 25
+    windows (30 for mixes and sequences of actions) it judges nothing. So first see from the examples that it is no
+    hack, and then accept a level that will stay, as of other tasks, or the last alert of a run that has ended.
+    """
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.watching.alerts import accept as write
+    from headrace.deploy.watching.alerts import read_episodes
+    from headrace.deploy.watching.episodes import NoEpisode, NotAccepted, accepted_level, named
+
+    if not by.strip() or len(by) > 200:
+        raise click.UsageError("--by needs a name of 1 to 200 characters.")
+    bootstrap = _address(kafka, data)
+    try:
+        level = accepted_level(named(read_episodes(bootstrap), alert), by)
+    except (NoEpisode, NotAccepted) as error:
+        raise StackError(f"{error}.") from error
+    write(bootstrap, level)
+    print_line(f"{level.monitor} ({level.episode[:8]}) is accepted by {by}: its alert ends, and it learns anew.")
 
 
 @command.command("monitors")

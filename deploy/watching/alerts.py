@@ -4,12 +4,14 @@ import time
 
 from headrace.deploy.kafka.run import run_with_kafka
 from headrace.deploy.watching.episodes import EpisodeStatus, acknowledgement, episodes
+from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import AdmissionOrder, Alert
-from headrace.schemas.topics import ALERTS
-from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.schemas.records.watch import LevelAccepted
+from headrace.schemas.topics import ALERTS, OBSERVATIONS
+from headrace.schemas.wire import UnreadableRecord, decode, record_message
 from headrace.streams.processors.watch import episode_message
 
 SOURCE = "/headrace/watch"
@@ -42,5 +44,17 @@ def acknowledge(
     async def write() -> None:
         async with open_producer(bootstrap) as producer:
             await (await send(producer, ALERTS, message))
+
+    run_with_kafka(bootstrap, write)
+
+
+def accept(bootstrap: str, level: LevelAccepted) -> None:
+    """Write that a level is accepted."""
+    now = time.time_ns() // 1_000_000
+    message = record_message(level, id=uuid7(now), key=level.run, source=SOURCE, time_ms=now, subject=level.run)
+
+    async def write() -> None:
+        async with open_producer(bootstrap) as producer:
+            await (await send(producer, OBSERVATIONS, message))
 
     run_with_kafka(bootstrap, write)

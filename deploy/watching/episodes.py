@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
+from headrace.schemas.records.watch import Lane, LevelAccepted
+from headrace.streams.watch.monitors import in_words, may_be_accepted
 
 MAX_EPISODES = 1000
 """Most episodes that are kept: the open ones, and the newest of the others."""
@@ -92,6 +94,32 @@ def acknowledgement(status: EpisodeStatus, by: str, admission: AdmissionOrder = 
     )
 
 
+class NotAccepted(ValueError):
+    """The level of an alert cannot be accepted; the message says why."""
+
+
+def accepted_level(status: EpisodeStatus, by: str) -> LevelAccepted:
+    """Returns the record by which ``by`` accepts what an alert shows as usual. Raises :class:`NotAccepted`."""
+    episode, lane = status.episode, status.newest.details.get("lane")
+    name = f"{episode.monitor} ({episode.id[:8]})"
+    if not status.is_open:
+        raise NotAccepted(f"{name} is resolved: there is nothing to accept")
+    if lane not in set(Lane):
+        raise NotAccepted(f"{name} is no alert of a monitor: it ends when its condition does")
+    if not may_be_accepted(episode.monitor):
+        raise NotAccepted(f"{name} has no usual level: it ends when what it is about does")
+    return LevelAccepted(
+        episode=episode.id,
+        monitor=episode.monitor,
+        lane=Lane(lane),
+        run=status.newest.run,
+        agent=episode.agent,
+        task_source=episode.task_source,
+        spec=episode.spec,
+        by=by,
+    )
+
+
 def row(status: EpisodeStatus, *, full: bool = False) -> str:
     """Returns an episode as a line; ids are shortened unless ``full``."""
     episode, figures = status.episode, status.newest.details
@@ -102,8 +130,8 @@ def row(status: EpisodeStatus, *, full: bool = False) -> str:
         state += ", admission paused"
     elif status.is_open and status.resumed_by:
         state += f", admission resumed by {', '.join(status.resumed_by)}"
-    usual = f", usually {figures['expected']:.3g}" if "expected" in figures else ""
-    value = f"{figures['value']:.3g}{usual}" if "value" in figures else ""
+    value = in_words(episode.monitor, figures["value"], figures.get("expected")) if "value" in figures else ""
+    value += f" of {figures['label']}" if "label" in figures else ""
     since = f"since v{episode.since_version}" if episode.since_version is not None else ""
     about = (status.newest.run, str(figures.get("subject", "")), episode.agent, episode.task_source, episode.spec)
     where = "/".join(dict.fromkeys(part for part in about if part))

@@ -14,6 +14,7 @@ from headrace.schemas.records.watch import Observation
 from headrace.streams.rewards.planted import LAMBDA
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.watch.judgement import WatchRules
+from headrace.streams.watch.monitors import in_words
 from headrace.streams.watch.observe import observe_attempt, observe_feedback, observe_rejection, observe_reward
 from headrace.streams.watch.planted.attempts import SPEC, Attempt, honest_step
 from headrace.streams.watch.planted.hacks import Hack, hacked_step, share_at
@@ -134,7 +135,7 @@ def line(step: int, share: float, alert: Alert) -> str:
     if (episode := alert.episode) is None:
         raise ValueError(f"{alert.kind} belongs to no episode")
     figures = alert.details
-    usual = f", usually {figures['expected']:.3g}" if "expected" in figures else ""
     examples = f" ({' '.join(episode.examples[:3])} …)" if episode.state is EpisodeState.OPENED else ""
-    what = f"{episode.monitor} {episode.state}: {figures['value']:.3g}{usual}{examples}"
+    value = in_words(episode.monitor, figures["value"], figures.get("expected"))
+    what = f"{episode.monitor} {episode.state}: {value}{examples}"
     return f"{step + 1:5d}  {share:4.0%}  {what}"

@@ -68,6 +68,30 @@ class Observation(Record):
     """Of an attempt: its action trigrams. Of a reward and a rejection: why it is not trained."""
 
 
+class LevelAccepted(Record):
+    """Somebody has decided that what an open alert of a monitor shows is usual from now on. The monitor ends the alert,
+    forgets what was usual, and learns it anew from the next windows."""
+
+    TYPE: ClassVar[str] = "headrace.level.accepted.v1"
+
+    episode: Name
+    """Id of the alert's episode. One that has ended meanwhile is left as it is."""
+    monitor: Name
+    """The monitor."""
+    lane: Lane
+    """Kind of its observations."""
+    run: Name = ""
+    """Training run; empty if unknown."""
+    agent: Name = ""
+    """Agent; empty if unknown."""
+    task_source: Name = ""
+    """Task source; empty if the tasks name none."""
+    spec: Name = ""
+    """Reward spec with its version, or signal of feedback; empty for other lanes."""
+    by: Name
+    """Who decided it."""
+
+
 class Reading(Part):
     """A monitor's value for one window, compared with those before it. Effects are in standard deviations of the
     windows' values: they do not grow with the number of trajectories, as p-values would."""

@@ -4,10 +4,11 @@ All observations are in one partition, because a monitor needs all trajectories 
 would make it see a hack several steps later.
 """
 
+from headrace.schemas.envelope import TYPE
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.alert import AdmissionOrder, Alert
 from headrace.schemas.records.step import Step
-from headrace.schemas.records.watch import Observation, Readings
+from headrace.schemas.records.watch import LevelAccepted, Observation, Readings
 from headrace.schemas.topics import ALERTS, MONITORS, STEPS
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.raw import LogRecord, Outgoing
@@ -24,11 +25,19 @@ from headrace.streams.watch.watch import Watch, WatchChanges
 SOURCE = "/streams/watch"
 """``ce_source`` of readings and alerts."""
 
-_OBSERVATIONS, _STEPS = TypedReader(Observation), TypedReader(Step)
+_OBSERVATIONS, _STEPS, _LEVELS = TypedReader(Observation), TypedReader(Step), TypedReader(LevelAccepted)
+
+
+def _read(record: LogRecord) -> Observation | Step | LevelAccepted:
+    if record.topic == STEPS.name:
+        return _STEPS.read(record).payload
+    if dict(record.headers).get(TYPE) == LevelAccepted.TYPE.encode():
+        return _LEVELS.read(record).payload
+    return _OBSERVATIONS.read(record).payload
 
 
 class WatchOperator(Operator):
-    """One partition of ``observations`` and of ``steps``."""
+    """One partition of ``observations`` and of ``steps``. Levels that people accept come with the observations."""
 
     def __init__(self, fold: Watch) -> None:
         """``fold``: the restored state."""
@@ -36,9 +45,8 @@ class WatchOperator(Operator):
         self._changes = WatchChanges()
 
     def process(self, record: LogRecord) -> None:
-        """Fold an observation or a step."""
-        reader: TypedReader[Observation] | TypedReader[Step] = _STEPS if record.topic == STEPS.name else _OBSERVATIONS
-        self._fold.add(reader.read(record).payload, record.timestamp, self._changes)
+        """Fold an observation, a step, or a level that was accepted."""
+        self._fold.add(_read(record), record.timestamp, self._changes)
 
     def flush(self) -> Effects:
         """Returns readings, alerts and state."""

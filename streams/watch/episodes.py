@@ -13,7 +13,7 @@ from headrace.schemas.ids import derived_id
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState, Severity
 from headrace.schemas.records.watch import Reading
 from headrace.streams.watch.key_state import Began, Opened
-from headrace.streams.watch.monitors import TRIPWIRE, about, runbook_of
+from headrace.streams.watch.monitors import TRIPWIRE, about, in_words, runbook_of
 from headrace.streams.watch.window import Key
 
 RESOLVED_BELOW = 0.5
@@ -33,6 +33,8 @@ class Evidence(NamedTuple):
     """Window in which the evidence began to grow."""
     examples: Callable[[], tuple[str, ...]]
     """Trajectories of the window that show it best."""
+    label: str = ""
+    """What has become more common, if the monitor is about labels."""
 
 
 class EpisodeChange(NamedTuple):
@@ -72,12 +74,12 @@ def turned(at: EpisodeChange, reading: Reading, evidence: Evidence) -> Turned:
         began = next((each for each in at.history if each.window >= evidence.since), at.history[-1])
         id = derived_id("episode", *at.key, at.monitor, at.window, began.time_ms)
         opened = Opened(id, at.window, began.version, began.time_ms, evidence.examples())
-        return Turned(opened, [_alert(at, opened, EpisodeState.OPENED, reading)])
+        return Turned(opened, [_alert(at, opened, EpisodeState.OPENED, reading, evidence.label)])
     if reading.strength < RESOLVED_BELOW:
         return Turned(None, [_alert(at, opened, EpisodeState.RESOLVED, reading)])
     lasted = at.window - opened.window
     if lasted >= ONGOING_FROM and lasted & (lasted - 1) == 0:
-        return Turned(opened, [_alert(at, opened, EpisodeState.ONGOING, reading)])
+        return Turned(opened, [_alert(at, opened, EpisodeState.ONGOING, reading, evidence.label)])
     return Turned(opened, [])
 
 
@@ -95,7 +97,20 @@ def abandoned(key: Key, monitor: str, opened: Opened, window: int) -> Alert:
     )
 
 
-def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading) -> Alert:
+def accepted(key: Key, monitor: str, opened: Opened, window: int, by: str) -> Alert:
+    """Returns the alert that ends an episode because ``by`` accepts what it shows as usual. ``window``: number of
+    complete windows of ``key``."""
+    at = EpisodeChange(key, monitor, window, opened.since_ms, (), opened)
+    alert = _alert(at, opened, EpisodeState.RESOLVED, Reading(value=0.0, trajectories=0))
+    return alert.model_copy(
+        update={
+            "message": f"Accepted by {by}: {monitor} ({_place(key)}). What is usual is learnt anew.",
+            "details": {"lane": str(key.lane), "window": window, "accepted_by": by},
+        }
+    )
+
+
+def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading, label: str = "") -> Alert:
     key = at.key
     episode = Episode(
         id=opened.id,
@@ -116,17 +131,17 @@ def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Read
         source=SOURCE,
         kind=f"monitor_{at.monitor}",
         severity=Severity.CRITICAL if at.monitor in CRITICAL else Severity.WARNING,
-        message=_message(at, opened, state, reading),
-        details={"lane": str(key.lane), "window": at.window, **figures},
+        message=_message(at, opened, state, reading, label),
+        details={"lane": str(key.lane), "window": at.window, **figures, **({"label": label} if label else {})},
         episode=episode,
         runbook=runbook_of(at.monitor),
     )
 
 
-def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading) -> str:
+def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading, label: str) -> str:
     since = f"since version {opened.since_version}" if opened.since_version is not None else "since some windows"
-    usual = f", usually {reading.expected:.3g}" if reading.expected is not None else ""
-    value = f"{at.monitor} is {reading.value:.3g}{usual} ({_place(at.key)}; {since})"
+    place = f"{label}; {_place(at.key)}" if label else _place(at.key)
+    value = f"{at.monitor} is {in_words(at.monitor, reading.value, reading.expected)} ({place}; {since})"
     match state:
         case EpisodeState.RESOLVED:
             return f"Resolved: {value}."

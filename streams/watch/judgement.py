@@ -127,6 +127,18 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
     return Concluded(after, readings, alerts)
 
 
+def anew(state: KeyState, monitor: str) -> KeyState:
+    """Returns ``state`` without what ``monitor`` has learnt, and without its open episode: what is usual is learnt anew
+    from the next window on."""
+    return replace(
+        state,
+        charts={name: chart for name, chart in state.charts.items() if name != monitor},
+        adaptive={name: values for name, values in state.adaptive.items() if name != monitor},
+        shares={name: usual for name, usual in state.shares.items() if name != monitor},
+        episodes={name: opened for name, opened in state.episodes.items() if name != monitor},
+    )
+
+
 class _Turn:
     """One window on its way through the monitors of its lane; collects the state after it."""
 
@@ -186,7 +198,8 @@ class _Turn:
         self._charts[monitor.name] = after
         reading = _reading(measured, judged)
         shown = measured._replace(falls=after.down > after.up)
-        return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, shown)))
+        label = measured.label if monitor.name in SHARED else ""
+        return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, shown), label))
 
     def _adaptive(self, monitor: Monitor) -> _Verdict | None:
         measured = monitor.measure(self._view)

@@ -9,6 +9,7 @@ and those that a rise would move by itself are not judged while it rises.
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import expm1
 
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import measures as m
@@ -54,6 +55,8 @@ class Monitor:
     adapts: bool = False
     """Whether it uses ADWIN instead of a chart, because its baseline may move for good; ``rule`` then gives the
     direction and the smallest change."""
+    is_log: bool = False
+    """Whether its value is the mean of log(1 + x), for counts that differ by factors."""
     only_learns: bool = False
     """Whether it has a chart only to learn what is usual, which another monitor is compared with."""
 
@@ -92,8 +95,10 @@ def _answers_are_right(view: View) -> bool:
     return wrong is not None and usual is not None and wrong.value <= usual.mean
 
 
-def _attempt(name: str, about: str, measure: Measure, rule: ChartRule | None, guilt: Guilt) -> Monitor:
-    return Monitor(name, Lane.ATTEMPT, Kind.BEHAVIOUR, about, measure, rule, guilt)
+def _attempt(
+    name: str, about: str, measure: Measure, rule: ChartRule | None, guilt: Guilt, *, is_log: bool = False
+) -> Monitor:
+    return Monitor(name, Lane.ATTEMPT, Kind.BEHAVIOUR, about, measure, rule, guilt, is_log=is_log)
 
 
 _MORE = ChartRule(UP, 0.05)
@@ -190,6 +195,7 @@ ATTEMPTS = (
         m.average_log_at_equal_difficulty("turns"),
         _SD_UP,
         m.high("turns"),
+        is_log=True,
     ),
     _attempt(
         "tokens",
@@ -198,6 +204,7 @@ ATTEMPTS = (
         m.average_log_at_equal_difficulty("tokens"),
         _SD_UP,
         m.high("tokens"),
+        is_log=True,
     ),
     _attempt(
         "subagents",
@@ -205,6 +212,7 @@ ATTEMPTS = (
         m.average_log("subagents"),
         _SD_UP,
         m.high("subagents"),
+        is_log=True,
     ),
     _attempt(
         "idle_subagents",
@@ -478,6 +486,7 @@ INPUTS = (
         ChartRule(BOTH, 0.5, in_spreads=True, least=0.1),  # prompts of a benchmark may differ by a word
         m.moved("prompt_tokens"),
         adapts=True,
+        is_log=True,
     ),
 )
 
@@ -501,6 +510,7 @@ FEEDBACK = (
         ChartRule(BOTH, 0.5, in_spreads=True),
         m.moved("delay_s"),
         adapts=True,
+        is_log=True,
     ),
 )
 
@@ -576,9 +586,23 @@ def may_pause(name: str) -> bool:
     return name in _BY_NAME and _BY_NAME[name].alarms and _BY_NAME[name].lane in (Lane.ATTEMPT, Lane.REWARD)
 
 
+def may_be_accepted(name: str) -> bool:
+    """Whether the monitor ``name`` has learnt what is usual, so that another level can be accepted. A success at a task
+    that cannot be solved, and a weight above its schedule, are none."""
+    return name not in (TRIPWIRE, ANNEAL)
+
+
 def is_reading(name: str) -> bool:
     """Whether the monitor ``name`` never alarms."""
     return name in _BY_NAME and not _BY_NAME[name].alarms
+
+
+def in_words(name: str, value: float, usual: float | None) -> str:
+    """Returns a ``value`` of the monitor ``name`` beside the ``usual`` one, in the unit of what it measures: of a mean
+    logarithm, the count that has it."""
+    is_log = name in _BY_NAME and _BY_NAME[name].is_log
+    now, before = (f"{expm1(each) if is_log else each:.3g}" for each in (value, usual or 0.0))
+    return now if usual is None else f"{now}, usually {before}"
 
 
 def about(name: str) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.step import Step
-from headrace.schemas.records.watch import Lane, Observation, Readings
+from headrace.schemas.records.watch import Lane, LevelAccepted, Observation, Readings
 from headrace.streams.watch.baselines import begun
-from headrace.streams.watch.episodes import abandoned
-from headrace.streams.watch.judgement import WatchRules, conclude
+from headrace.streams.watch.episodes import abandoned, accepted
+from headrace.streams.watch.judgement import WatchRules, anew, conclude
 from headrace.streams.watch.key_state import (
     REMEMBERED,
     KeyState,
@@ -28,6 +28,7 @@ from headrace.streams.watch.key_state import (
     row_name,
     state_name,
 )
+from headrace.streams.watch.monitors import may_be_accepted
 from headrace.streams.watch.places import About, Place, PlaceEntry, Places, StoredPlace, StoredWaiting
 from headrace.streams.watch.window import Key, Row, ends_before, keys_of, row_of
 
@@ -37,6 +38,10 @@ and whose open episodes end."""
 
 KEYS_DROPPED = "keys_dropped"
 """Counted: keys that were dropped because there were too many."""
+ACCEPTED = "accepted"
+"""Counted: alerts that ended because their level was accepted."""
+NOT_OPEN = "accepted_not_open"
+"""Counted: levels that were accepted of alerts that are not open."""
 REPEATED = "repeated"
 """Counted: observations that came again."""
 OBSERVED = "observed"
@@ -103,8 +108,12 @@ class Watch:
             found += [StoredRow(digest(*key), identity, row) for identity, row in self._rows[key].items()]
         return [*found, *self._places.entries()]
 
-    def add(self, record: Observation | Step, time_ms: int, changes: WatchChanges) -> None:
-        """Add an observation, or the trajectories of a step, whose record has the timestamp ``time_ms``."""
+    def add(self, record: Observation | Step | LevelAccepted, time_ms: int, changes: WatchChanges) -> None:
+        """Add an observation, the trajectories of a step, or an accepted level, whose record has the timestamp
+        ``time_ms``."""
+        if record.TYPE == LevelAccepted.TYPE:
+            self._accept(record, time_ms, changes)  # type: ignore[arg-type]  # a struct with its fields
+            return
         if record.TYPE == Step.TYPE:
             self._add_step(record, time_ms, changes)  # type: ignore[arg-type]  # a struct with its fields
             return
@@ -127,6 +136,18 @@ class Watch:
             for id in group.trajectory_ids:
                 row, trajectory = Row(id, step.version, time_ms, {"dropped": 0.0}), digest(id, "")
                 self._add_about(About(trajectory, key, trajectory, row), changes)
+
+    def _accept(self, level: LevelAccepted, time_ms: int, changes: WatchChanges) -> None:
+        key = Key(Lane(level.lane), level.run, level.agent, level.task_source, level.spec)
+        state = self._states.get(key)
+        opened = state and state.episodes.get(level.monitor)
+        if state is None or opened is None or opened.id != level.episode or not may_be_accepted(level.monitor):
+            changes.counts[NOT_OPEN] += 1
+            return
+        self._states[key] = anew(state, level.monitor)
+        changes.stored.update([key_entry(self._states[key])])
+        changes.alerts.append((accepted(key, level.monitor, opened, state.window, level.by), time_ms))
+        changes.counts[ACCEPTED] += 1
 
     def _add_about(self, about: About, changes: WatchChanges) -> None:
         """Add a row about a trajectory that may not be observed yet."""

@@ -3,8 +3,18 @@
 import pytest
 
 from headrace.deploy.watching import episodes as episodes_module
-from headrace.deploy.watching.episodes import NoEpisode, acknowledgement, episodes, explanation, named, row
+from headrace.deploy.watching.episodes import (
+    NoEpisode,
+    NotAccepted,
+    accepted_level,
+    acknowledgement,
+    episodes,
+    explanation,
+    named,
+    row,
+)
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
+from headrace.schemas.records.watch import Lane, LevelAccepted
 
 
 def alert(
@@ -128,3 +138,41 @@ def test_of_too_many_alerts_the_oldest_resolved_ones_are_left_out(monkeypatch: p
     assert [each.episode.id for each in episodes(known)] == ["old", "p4", "new"]
     many = [alert(f"o{number}", OPENED) for number in range(5)]
     assert [each.episode.id for each in episodes(many)] == ["o2", "o3", "o4"], "of open ones the oldest"
+
+
+def test_a_level_is_accepted_of_an_open_alert_of_a_monitor_that_has_one() -> None:
+    (status,) = episodes([alert("aaa", OPENED)])
+    assert accepted_level(status, "ada") == LevelAccepted(
+        episode="aaa", monitor="talks", lane=Lane.ATTEMPT, run="r", agent="search", task_source="wiki", by="ada"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "details", "why"),
+    [
+        ({"state": RESOLVED}, {"lane": "attempt"}, "is resolved: there is nothing to accept"),
+        ({"monitor": "lag"}, {"value": 120.0}, "is no alert of a monitor"),
+        ({"monitor": "tripwire"}, {"lane": "attempt"}, "has no usual level"),
+    ],
+)
+def test_other_levels_are_not_accepted_and_the_error_says_why(
+    changes: dict[str, object], details: dict[str, object], why: str
+) -> None:
+    plain = alert("aaa", OPENED)
+    assert plain.episode is not None
+    episode = plain.episode.model_copy(update=changes)
+    (status,) = episodes([plain.model_copy(update={"episode": episode, "details": details})])
+    with pytest.raises(NotAccepted, match=why):
+        accepted_level(status, "ada")
+
+
+def test_a_row_has_the_unit_of_what_is_measured_and_says_what_has_become_more_common() -> None:
+    plain = alert("aaa", OPENED)
+    assert plain.episode is not None
+    for monitor, details, shown in (
+        ("tokens", {"value": 6.24, "expected": 5.86}, "tokens  512, usually 350"),
+        ("source_mix", {"value": 0.685, "expected": 0.003, "label": "web"}, "source_mix  0.685, usually 0.003 of web"),
+    ):
+        episode = plain.episode.model_copy(update={"monitor": monitor})
+        (status,) = episodes([plain.model_copy(update={"episode": episode, "details": details})])
+        assert shown in row(status)

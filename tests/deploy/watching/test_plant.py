@@ -139,3 +139,35 @@ def test_acknowledgements_go_over_a_broker(kafka: str) -> None:
     assert "before" in done.output
     assert [each.acknowledged_by for each in read_episodes(kafka) if each.episode.id == "feed0001"] == [("ada",)]
     assert "seen by ada" in runner.invoke(command, ["list", "--kafka", kafka]).output
+
+
+@pytest.mark.kafka
+def test_an_accepted_level_goes_over_a_broker(kafka: str) -> None:
+    """`accept` writes where watch reads; of an unknown alert, or of one that is none of a monitor, it says so."""
+    from headrace.deploy.kafka.run import run_with_kafka
+    from headrace.schemas.kafka.clients import open_producer
+    from headrace.schemas.kafka.reading import read_to_end
+    from headrace.schemas.kafka.sending import send
+    from headrace.schemas.kafka.topic_creation import create_topics
+    from headrace.schemas.records.watch import LevelAccepted
+    from headrace.schemas.topics import ALERTS, OBSERVATIONS
+    from headrace.schemas.wire import decode
+    from headrace.streams.processors.watch import episode_message
+    from tests.deploy.watching.test_episodes import OPENED, alert
+
+    async def prepare() -> None:
+        await create_topics(kafka, [ALERTS, OBSERVATIONS])
+        async with open_producer(kafka) as producer:
+            await (await send(producer, ALERTS, episode_message(alert("level001", OPENED), 1_700_000_000_000)))
+
+    async def written() -> list[object]:
+        return [decode(each.headers, each.value)[1] async for each in read_to_end(kafka, OBSERVATIONS)]
+
+    run_with_kafka(kafka, prepare)
+    runner = CliRunner()
+    done = runner.invoke(command, ["accept", "level", "--by", "ada", "--kafka", kafka])
+    assert done.output == "talks (level001) is accepted by ada: its alert ends, and it learns anew.\n"
+    levels = [each for each in run_with_kafka(kafka, written) if isinstance(each, LevelAccepted)]
+    assert [(each.episode, each.monitor, each.by) for each in levels] == [("level001", "talks", "ada")]
+    done = runner.invoke(command, ["accept", "none", "--by", "ada", "--kafka", kafka])
+    assert "no alert 'none'" in str(done.exception)

@@ -12,14 +12,23 @@ from headrace.deploy.watching.plant import Plan, planted_steps
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup
-from headrace.schemas.records.watch import Lane, Observation, Readings
+from headrace.schemas.records.watch import Lane, LevelAccepted, Observation, Readings
 from headrace.streams.watch import places
 from headrace.streams.watch import watch as fold_module
 from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.key_state import StoredRow, digest, key_entry, row_entry, row_name
 from headrace.streams.watch.places import decoded, place_entry
 from headrace.streams.watch.planted.drifts import PLANTED
-from headrace.streams.watch.watch import KEYS_DROPPED, OBSERVED, REPEATED, KeyState, Watch, WatchChanges
+from headrace.streams.watch.watch import (
+    ACCEPTED,
+    KEYS_DROPPED,
+    NOT_OPEN,
+    OBSERVED,
+    REPEATED,
+    KeyState,
+    Watch,
+    WatchChanges,
+)
 from headrace.streams.watch.window import LEAST, Key, keys_of
 from headrace.trainer.admission.pauses import PausedSource, Pauses
 from tests.streams.watch.builders import RULES, observed
@@ -106,6 +115,63 @@ def test_trained_and_rejected_trajectories_are_compared() -> None:
     _, _, out = folded([*attempts, step, *rejected])
     (readings,) = [each for each, _ in out if each.lane is Lane.FATE]
     assert (readings.trajectories, readings.run, readings.agent, readings.task_source) == (64, "r", "a", "s")
+
+
+def talking(version: int, share: float) -> list[Observation]:
+    return [observed(f"v{version}-{n}", version=version, talks=float(n < share * 40)) for n in range(40)]
+
+
+def level_of(alert: Alert, **changes: str) -> LevelAccepted:
+    episode = alert.episode
+    assert episode is not None
+    fields = {"episode": episode.id, "monitor": episode.monitor, "lane": alert.details["lane"], "run": alert.run}
+    fields |= {"agent": episode.agent, "task_source": episode.task_source, "by": "ada"}
+    return LevelAccepted.model_validate(fields | changes)
+
+
+def test_an_accepted_level_ends_the_alert_and_is_what_later_windows_are_compared_with() -> None:
+    fold, changes = Watch(RULES), WatchChanges()
+
+    def steps(first: int, last: int, share: float) -> list[Alert]:
+        changes.alerts.clear()
+        for version in range(first, last):
+            for each in talking(version, share):
+                fold.add(each, version, changes)
+        return [alert for alert, _ in changes.alerts]
+
+    (opened,) = steps(0, 30, 0.05) + steps(30, 34, 0.4)
+    for wrong in ({"episode": "another"}, {"monitor": "tokens"}, {"agent": "b"}):
+        fold.add(level_of(opened, **wrong), 34, changes)
+    assert changes.counts[NOT_OPEN] == 3
+    assert steps(34, 38, 0.4) == []
+    fold.add(level_of(opened), 38, changes)
+    (ended,) = [alert for alert, _ in changes.alerts]
+    assert ended.episode is not None
+    assert ended.episode.state is EpisodeState.RESOLVED
+    assert ended.message == "Accepted by ada: talks (agent a, source s). What is usual is learnt anew."
+    fold.add(level_of(opened), 38, changes)
+    assert changes.counts[ACCEPTED] == 1
+    fold = Watch(RULES, [decoded(*entry) for entry in map(stored_entry, fold.entries())])
+    assert steps(38, 70, 0.4) == []
+    assert {alert.kind for alert in steps(70, 74, 0.9)} == {"monitor_talks"}
+
+
+def stored_entry(entry: object) -> tuple[bytes, bytes]:
+    if isinstance(entry, KeyState):
+        return key_entry(entry)
+    return row_entry(entry) if isinstance(entry, StoredRow) else place_entry(entry)  # type: ignore[arg-type]
+
+
+def test_a_tripwire_has_no_level_that_can_be_accepted() -> None:
+    tasks = [observed(f"v{v}-{n}", version=v, tripped=float(v >= 3)) for v in range(8) for n in range(40)]
+    fold, changes = Watch(RULES), WatchChanges()
+    for each in tasks:
+        fold.add(each, 1, changes)
+    (opened, *_) = [alert for alert, _ in changes.alerts]
+    assert opened.kind == "monitor_tripwire"
+    changes.alerts.clear()
+    fold.add(level_of(opened), 2, changes)
+    assert (changes.counts[NOT_OPEN], changes.alerts) == (1, [])
 
 
 def fate(id: str, run: str) -> Observation:
