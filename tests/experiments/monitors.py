@@ -1,4 +1,4 @@
-"""How late each hack is noticed, and how often honest runs alarm: the tables of streams/watch/README.md.
+"""How late each hack is noticed, and how often honest runs alarm: the tables of streams/watch/MEASURED.md.
 
     python -m tests.experiments.monitors                         200 runs: hacks on a fast ramp (60 steps), honest runs
     python -m tests.experiments.monitors --runs 20               a tenth of it
