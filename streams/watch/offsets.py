@@ -42,11 +42,11 @@ def without_offsets(values: Mapping[str, Sequence[float]], offsets: Mapping[str,
 
 
 def with_window(offsets: Mapping[str, Offset], values: Mapping[str, Sequence[float]], at: float) -> dict[str, Offset]:
-    """Returns the offsets after a window with ``values`` by difficulty, whose value is ``at``."""
+    """Returns the offsets after a window with ``values`` by difficulty, at least one of each, whose value is ``at``."""
     after = dict(offsets)
     for difficulty, every in sorted(values.items()):
         before = after.get(difficulty, Offset(0, 0.0))
-        if not every or before.tasks >= LEARNT_FROM or (not before.tasks and len(after) >= MAX_DIFFICULTIES):
+        if before.tasks >= LEARNT_FROM or (not before.tasks and len(after) >= MAX_DIFFICULTIES):
             continue
         tasks = before.tasks + len(every)
         moved = before.mean + len(every) / tasks * (mean(every) - at - before.mean)
