@@ -163,7 +163,7 @@ class _Turn:
             found[TRIPWIRE] = verdict
         if lane is Lane.REWARD and (verdict := self._weights(rules.anneals)) is not None:
             found[ANNEAL] = verdict
-        shares, offsets = self._shares(found), self._offsets(found)
+        shares, offsets = self._shares(found), self._offsets()
         self.state = replace(
             self.state, charts=self._charts, shares=shares, offsets=offsets, samples=self._samples(lane)
         )
@@ -299,13 +299,13 @@ class _Turn:
                     self._charts.pop(monitor.name, None)
         return after
 
-    def _offsets(self, found: Mapping[str, _Verdict]) -> dict[str, dict[str, Offset]]:
-        """The offsets of difficulties after the window. If it has only difficulties that are new, they are learnt
-        against the value of the last window that had one."""
+    def _offsets(self) -> dict[str, dict[str, Offset]]:
+        """The offsets of difficulties after the window. They are learnt against its value, or, if it has none because
+        all of its difficulties are new, against that of the last window that had one."""
         after = dict(self.state.offsets)
         for name in AT_EQUAL_DIFFICULTY.get(self.state.key.lane, ()):
             adaptive, chart = self.state.adaptive.get(name), self._charts.get(name, Chart())
-            at = found[name].reading.value if name in found else adaptive[-1] if adaptive else chart.last
+            at = adaptive[-1] if adaptive else chart.last
             if at is None and chart.count:  # a baseline of another run, none of whose difficulties are here
                 at = chart.mean
             if at is not None:

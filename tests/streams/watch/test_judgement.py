@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import log1p
 
 import pytest
 
@@ -470,6 +471,38 @@ def test_a_policy_that_has_learnt_before_a_new_difficulty_came_is_judged_by_what
     found = [each.readings.readings["turns"].value for each in after(windows)]
     assert found[79] == pytest.approx(found[29], abs=0.05)
     assert not turns_alarms(windows)
+
+
+def test_a_policy_that_has_learnt_is_judged_by_what_it_does_since_at_new_difficulties_alone() -> None:
+    """Its first attempts took twice as long, so the mean of the baseline is not what it did last."""
+    windows = [of_difficulties(n, {name: 2 * each for name, each in TURNS.items()}, EASY) for n in range(8)]
+    windows += [of_difficulties(n, TURNS, EASY) for n in range(8, 30)]
+    windows += [of_difficulties(n, TURNS, {"3": 64}) for n in range(30, 33)]
+    found = [each.readings.readings.get("turns") for each in after(windows)]
+    values = [None if each is None else each.value for each in found[29:]]
+    assert values == [pytest.approx(values[0]), None, pytest.approx(values[0]), pytest.approx(values[0])]
+
+
+def test_prompts_of_new_difficulties_alone_continue_where_the_last_ones_were() -> None:
+    key = ATTEMPTS._replace(lane=ATTEMPTS.lane.INPUT, task_source="")
+
+    def window(n: int, difficulty: str, tokens: float) -> list[Row]:
+        return [replace(row, difficulty=difficulty) for row in rows(N, n, prompt_tokens=tokens)]
+
+    windows = [window(n, "1", 100) for n in range(10)] + [window(10, "1", 120)]
+    found = after([*windows, *(window(n, "2", 900) for n in range(11, 14))], key)
+    readings = [each.readings.readings.get("prompt_tokens") for each in found[10:]]
+    values = [None if each is None else each.value for each in readings]
+    assert values == [pytest.approx(log1p(120)), None, pytest.approx(log1p(120)), pytest.approx(log1p(120))]
+
+
+def test_few_lengths_in_the_first_window_set_no_offsets() -> None:
+    """They have no value that an offset could be compared with."""
+    plain = rows(N, 0, turns=4)
+    first = [replace(row, values=row.values if number < 10 else {}, difficulty="1") for number, row in enumerate(plain)]
+    _, second = after([first, of_difficulties(1, TURNS, EASY)])
+    (same,) = after([of_difficulties(1, TURNS, EASY)])
+    assert second.readings.readings["turns"] == same.readings.readings["turns"]
 
 
 def test_the_mix_of_difficulties_is_a_reading() -> None:
