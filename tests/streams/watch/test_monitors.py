@@ -8,7 +8,8 @@ import pytest
 
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
-from headrace.streams.watch.measures import SHARED
+from headrace.streams.watch.distances import deviation, mean
+from headrace.streams.watch.measures import ACTION_MIX, SHARED
 from headrace.streams.watch.monitors import MONITORS, runbook_of
 from headrace.streams.watch.window import Key, Measured, Row
 from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, some
@@ -183,6 +184,48 @@ def test_a_smaller_change_or_the_opposite_is_none(monitor: str, key: Key, matter
     assert told(monitor, key, window, [*usual, *[0.6 * matters] * 40]) == []
     if monitor not in SHARED and monitor != "response_bias":  # of labels, another one becomes more common
         assert told(monitor, key, window, [*usual, *[-matters] * 20]) == []
+
+
+@pytest.mark.parametrize(("points", "windows"), [(0.12, 4), (0.2, 3), (0.8, 3)])
+@pytest.mark.parametrize(("monitor", "window"), [("action_trigram", named("label")), (ACTION_MIX, mixed)])
+def test_other_actions_alarm_in_the_third_window_however_many_they_are_and_a_few_later(
+    monitor: str, window: Window, points: float, windows: int
+) -> None:
+    alerts = told(monitor, ATTEMPTS, window, [*[0.0] * USUAL, *[points] * 5])
+    assert [each.details["window"] - USUAL + 1 for each in alerts] == [windows]
+
+
+@pytest.mark.parametrize(("rise", "alarms"), [(0.099, True), (0.101, False)])
+@pytest.mark.parametrize("monitor", ["reward_ks", "identical"])
+def test_rewards_of_another_shape_are_an_alarm_unless_their_mean_has_risen_by_a_tenth_of_their_deviation(
+    monitor: str, rise: float, alarms: bool
+) -> None:
+    usual, others = [k / N for k in range(N)], [4 * k / N for k in range(N // 4)]
+    risen = mean(usual) + rise * deviation(usual)
+    equal = (N * risen - sum(others)) / (N - len(others))
+
+    def window(n: int, changed: float) -> list[Row]:
+        totals = [*others, *[equal] * (N - len(others))] if changed else usual
+        return [row(n, k, {"total": total, "maximum": 1.0}) for k, total in enumerate(totals)]
+
+    assert bool(told(monitor, REWARDS, window, [*[0.0] * USUAL, *[1.0] * 8])) is alarms
+
+
+@pytest.mark.parametrize(("fall", "alarms"), [(0.249, True), (0.251, False)])
+def test_a_component_that_falls_is_explained_by_the_total_if_that_falls_by_a_quarter_of_its_deviation(
+    fall: float, alarms: bool
+) -> None:
+    found, rest = [1.0 + 0.2 * (-1) ** k for k in range(N)], [2.0 * (-1) ** (k // 2) for k in range(N)]
+    deviation_of_totals = deviation([one + other for one, other in zip(found, rest, strict=True)])
+
+    def window(n: int, fallen: float) -> list[Row]:
+        values = [each - fallen * deviation_of_totals for each in found]
+        return [
+            row(n, k, {"total": value + rest[k], "value:found": value, "weight:found": 1.0})
+            for k, value in enumerate(values)
+        ]
+
+    assert bool(told("component:found", REWARDS, window, [*[0.0] * USUAL, fall])) is alarms
 
 
 @pytest.mark.parametrize(("monitor", "points", "name", "counts", "otherwise"), SHARES)
