@@ -12,7 +12,7 @@ from dataclasses import replace
 from headrace.streams.watch.chart import learnt
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.measures import SHARED
-from headrace.streams.watch.monitors import rule_of, without_offsets_of
+from headrace.streams.watch.monitors import rule_of
 from headrace.streams.watch.window import Key
 
 BASELINE_WINDOWS = 25
@@ -29,19 +29,17 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
     ``time_ms``: stream time of its first observation."""
     if other is None or not has_baseline(other):
         return KeyState(key, time_ms)
-    # What is compared by ADWIN, without a chart, begins anew, and so do its offsets.
-    offsets = {name: dict(each) for name, each in other.offsets.items() if name in other.charts}
-    anew = SHARED | without_offsets_of(key.lane, offsets)
     charts = {
         name: replace(chart, mean=chart.pinned, up=0.0, down=0.0, last=None, since=0)
         for name, chart in other.charts.items()
-        if name not in anew and (rule := rule_of(name)) is not None and rule.target is None and learnt(chart, rule)
+        if name not in SHARED and (rule := rule_of(name)) is not None and learnt(chart, rule)
     }
     return KeyState(
         key,
         time_ms,
         charts=charts,
-        offsets=offsets,
-        samples={name: list(values) for name, values in other.samples.items()},
+        # What is compared by ADWIN, or not learnt yet, begins anew, and so do its offsets.
+        offsets={name: each for name, each in other.offsets.items() if name in charts},
+        samples=other.samples,
         baseline_of=other.key.run,
     )

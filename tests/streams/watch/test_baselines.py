@@ -1,8 +1,10 @@
 """A run that is compared with another one: what it takes over, what it sees at once, and what it does not invent."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import log1p
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,6 +36,30 @@ def attempts(run: str, windows: int, talks: int, *, difficulty: str = "", first:
             values = {"talks": float(number < talking), "turns": 4.0 + (number + version) % 2}
             made = observed(f"{run}-{version}-{number}", version=version, **values)
             yield made.model_copy(update={"run": run, "difficulty": difficulty})
+
+
+def windows(
+    run: str,
+    count: int,
+    *,
+    of: Lane = Lane.ATTEMPT,
+    first: int = 0,
+    labels: Sequence[str] = (),
+    place: Mapping[str, str] = MappingProxyType({}),
+    **columns: float | Sequence[float],
+) -> Iterator[Observation]:
+    """Windows of ``run`` that are all alike. A column is a value for all, or a sequence with one for each; ``place`` is
+    another agent, task source, spec or difficulty."""
+    for version in range(first, first + count):
+        for number in range(LEAST):
+            values = {name: each if isinstance(each, float) else each[number] for name, each in columns.items()}
+            made = observed(f"{run}-{'-'.join(place.values())}-{version}-{number}", of=of, version=version, **values)
+            yield made.model_copy(update={"run": run, "labels": list(labels), **place})
+
+
+def readings_of(run: str, lane: Lane, known: Iterable[Observation]) -> list[Readings]:
+    said, _ = watch(known, PINNED)
+    return [each for each in said if (each.run, each.lane) == (run, lane)]
 
 
 def of_run(run: str, said: Iterable[Any]) -> list[Any]:
@@ -92,6 +118,23 @@ def test_without_a_baseline_of_another_run_a_run_learns_its_own(rules: WatchRule
     assert alerts == []
 
 
+def test_a_run_can_be_compared_with_another_one_as_soon_as_that_has_its_baseline() -> None:
+    readings, _ = second_run(PINNED, talks=2, learnt=BASELINE_WINDOWS + 1)  # its last window is still open
+    assert readings[0].readings["talks"].pinned is not None
+
+
+def test_what_a_run_that_is_still_learning_has_learnt_already_is_not_taken_for_a_baseline() -> None:
+    """Six windows are enough for evaluations, and ten of the other run are complete."""
+    evaluated = [float(number % 2) for number in range(LEAST)]
+    known = [
+        each
+        for run, count, total in (("a", 11, 0.75), ("b", 8, 0.25))
+        for each in windows(run, count, of=Lane.REWARD, total=total, evaluates=evaluated)
+    ]
+    assert readings_of("a", Lane.REWARD, known)[-1].readings["heldout"].pinned == 0.75
+    assert [each.readings["heldout"].pinned for each in readings_of("b", Lane.REWARD, known)] == [*[None] * 6, 0.25]
+
+
 def test_all_runs_but_the_one_itself_may_be_pinned_to_one() -> None:
     rules = WatchRules({}, baselines={"*": "a", "c": "b"})
     assert [rules.baseline_for(run) for run in ("a", "b", "c", "")] == [None, "a", "b", None]
@@ -117,6 +160,120 @@ def test_lengths_are_judged_although_the_other_run_had_none_of_the_difficulties(
 def test_what_follows_a_run_is_learnt_anew() -> None:
     readings, _ = second_run(PINNED, 2)
     assert "action_trigram" not in readings[0].readings
+
+
+def test_a_second_run_is_compared_with_what_the_other_one_did_first_although_that_has_moved_on() -> None:
+    known = [*attempts("a", 30, 2), *attempts("a", 60, 3, first=30), *attempts("b", 2, 2)]
+    readings, _ = watch(known, PINNED)
+    moved, second = (of_run(run, readings)[-1].readings["talks"] for run in "ab")
+    assert moved.pinned is not None
+    assert moved.expected is not None
+    assert moved.expected > moved.pinned
+    assert second.expected == second.pinned == moved.pinned
+
+
+def test_the_first_window_of_a_second_run_has_no_window_before_it() -> None:
+    readings, _ = second_run(PINNED, talks=2)
+    assert readings[0].readings["talks"].change is None
+    assert readings[1].readings["talks"].change is not None
+
+
+@pytest.mark.parametrize("later", [0.0, 1.0])
+def test_a_change_of_the_other_run_is_no_evidence_against_the_second_one(later: float) -> None:
+    """The first run ends while its feedback depends on lengths in another way than before, in either direction."""
+    tokens, half = [float(number % 2) for number in range(LEAST)], [float(number // 2 % 2) for number in range(LEAST)]
+    usual = {"tokens": tokens, "feedback": half}
+    changed = {"tokens": tokens, "feedback": [abs(later - each) for each in tokens]}
+    known = [
+        *windows("a", 30, of=Lane.REWARD, **usual),
+        *windows("a", 5, of=Lane.REWARD, first=30, **changed),
+        *windows("b", 3, of=Lane.REWARD, **usual),
+    ]
+    readings, alerts = watch(known, PINNED)
+    assert readings[33].readings["response_bias"].strength > 1
+    assert {each.readings["response_bias"].strength for each in readings if each.run == "b"} == {0.0}
+    assert {each.run for each in alerts} == {"a"}
+
+
+def test_an_alert_of_a_second_run_says_since_when_it_is_so_in_that_run() -> None:
+    _, alerts = second_run(PINNED, talks=7)
+    assert [(each.kind, each.details["window"]) for each in alerts] == [("monitor_talks", 2)]
+    assert alerts[0].episode is not None
+    assert alerts[0].episode.since_version == 0
+
+
+def test_rewards_are_compared_one_by_one_with_those_of_the_other_run() -> None:
+    totals = [number / LEAST for number in range(LEAST)]
+    known = [
+        *windows("a", 30, of=Lane.REWARD, total=totals),
+        *windows("b", 3, of=Lane.REWARD, total=[0.5, *totals[1:-1], 0.5]),
+    ]
+    first, *_ = readings_of("b", Lane.REWARD, known)
+    last = readings_of("a", Lane.REWARD, known)[-1].readings["reward_ks"]
+    assert first.readings["reward_ks"].pinned == last.pinned is not None
+    assert first.readings["reward_ks"].value > last.value
+
+
+def test_the_mix_of_actions_is_learnt_anew_however_long_that_takes() -> None:
+    known = [*windows("a", 60, turns=4.0, labels=["x"]), *windows("b", 32, turns=4.0, labels=["y"])]
+    readings = [each.readings.get("action_trigram") for each in readings_of("b", Lane.ATTEMPT, known)]
+    assert [number for number, each in enumerate(readings) if each and each.pinned is not None] == [30]
+
+
+def test_a_component_that_the_other_run_has_not_learnt_is_learnt_anew() -> None:
+    """It has come late there, so its mean is of a few windows."""
+    components = {"total": 1.0, "value:late": 0.5, "weight:late": 1.0}
+    known = [
+        *windows("a", 20, of=Lane.REWARD, total=1.0),
+        *windows("a", 12, of=Lane.REWARD, first=20, **components),
+        *windows("b", BASELINE_WINDOWS + 2, of=Lane.REWARD, **{**components, "value:late": 0.25}),
+    ]
+    readings = readings_of("b", Lane.REWARD, known)
+    assert readings[0].readings["reward"].pinned == 1.0
+    assert [each.readings["component:late"].pinned for each in readings] == [*[None] * BASELINE_WINDOWS, 0.25]
+
+
+def test_a_baseline_may_be_handed_on_from_run_to_run() -> None:
+    rules = WatchRules({}, baselines={"b": "a", "c": "b"})
+    known = [*attempts("a", 30, 2), *attempts("b", 3, 16), *attempts("c", 3, 16)]
+    readings, alerts = watch(known, rules)
+    assert of_run("c", readings)[0].readings["talks"].pinned == of_run("a", readings)[-1].readings["talks"].pinned
+    assert [each.details["window"] for each in of_run("c", alerts)] == [0]
+
+
+@pytest.mark.parametrize("named", ["agent", "task_source", "spec"])
+def test_a_second_run_is_compared_with_the_same_agent_task_source_and_reward_of_the_other_one(named: str) -> None:
+    known = [
+        each
+        for run, count in (("a", 30), ("b", 2))
+        for name, total in (("one", 0.25), ("other", 0.75))
+        for each in windows(run, count, of=Lane.REWARD, place={named: name}, total=total)
+    ]
+    readings = readings_of("b", Lane.REWARD, known)
+    assert {getattr(each, named): each.readings["reward"].pinned for each in readings} == {"one": 0.25, "other": 0.75}
+    new = [*known[: 30 * LEAST], *windows("b", 2, of=Lane.REWARD, place={named: "new"}, total=0.25)]
+    assert [each.readings["reward"].pinned for each in readings_of("b", Lane.REWARD, new)] == [None]
+
+
+def test_prompts_of_other_difficulties_than_those_of_the_other_run_are_learnt_anew() -> None:
+    known = [
+        *windows("a", 30, place={"difficulty": "2"}, prompt_tokens=100.0),
+        *windows("b", 6, place={"difficulty": "3"}, prompt_tokens=900.0),
+    ]
+    readings = [each.readings["prompt_tokens"] for each in readings_of("b", Lane.INPUT, known)]
+    assert [each.value for each in readings] == [pytest.approx(log1p(900.0))] * 2
+
+
+def test_lengths_that_the_other_run_has_not_learnt_are_learnt_anew_at_any_difficulty() -> None:
+    """In one of the other run's windows nothing was known of its difficulty, so its baseline lacks one."""
+    known = [
+        *windows("a", BASELINE_WINDOWS - 1, place={"difficulty": "1"}, turns=4.0),
+        *windows("a", 2, first=BASELINE_WINDOWS - 1, place={"difficulty": "2"}, turns=8.0),
+        *windows("b", 3, place={"difficulty": "3"}, turns=6.0),
+    ]
+    assert "turns" not in readings_of("a", Lane.ATTEMPT, known)[BASELINE_WINDOWS - 1].readings
+    readings = readings_of("b", Lane.ATTEMPT, known)
+    assert [each.readings["turns"].value for each in readings] == [pytest.approx(log1p(6.0))] * 2
 
 
 def test_a_restart_between_changes_nothing() -> None:
