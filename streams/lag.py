@@ -55,7 +55,8 @@ class ConsumerLag:
     """Offsets between the group's position and the log end offset, including transaction markers; 0 if only markers
     and aborted records are left."""
     seconds: float
-    """Age of the next record that the group has not processed; 0 if there is none."""
+    """Age of the next record that the group has not processed; 0 if there is none. While the broker is too slow to tell
+    it, that of a record that was next before, or 0 if it never told one."""
     position: int = 0
     """Next offset that the group processes. It tells a group that stands still from one that gets more than it can
     process: the lag of both grows."""
@@ -112,6 +113,30 @@ class GroupRotation:
             self._others[name] = None  # to the end of the rotation
 
 
+class NextTimes:
+    """The newest known time of the next record of each group that is behind in a partition. A broker that is too slow
+    to tell another one must not make the group look as if it were not behind."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, TopicPartition], int] = {}
+
+    def completed(
+        self, behind: Mapping[str, Iterable[tuple[TopicPartition, int]]], read: Mapping[tuple[TopicPartition, int], int]
+    ) -> dict[tuple[TopicPartition, int], int]:
+        """Returns ``read``, the time (Unix ms) of the record at each position that the broker has told, with the newest
+        known one for each other position of the groups that are ``behind``, if there is one.
+        """
+        times, known = dict(read), dict[tuple[str, TopicPartition], int]()
+        for group, places in behind.items():
+            for partition, place in places:
+                time_ms = read.get((partition, place), self._known.get((group, partition)))
+                if time_ms is not None:
+                    known[group, partition] = time_ms
+                    times[partition, place] = max(time_ms, times.get((partition, place), time_ms))
+        self._known = known
+        return times
+
+
 class LagMeter:
     """Measures lag on one broker; :meth:`run` opens the connection."""
 
@@ -133,12 +158,12 @@ class LagMeter:
 
         A failed measurement is logged and skipped.
         """
-        known = GroupRotation()
+        known, times = GroupRotation(), NextTimes()
         async with _clients(self._bootstrap) as (admin, consumer):
             while not stop.is_set():
                 try:
                     now_ms = _now_ms()
-                    self.latest = await _measure(admin, consumer, self._groups, now_ms, known)
+                    self.latest = await _measure(admin, consumer, self._groups, now_ms, known, times)
                     if write is not None and self.latest:
                         await write(self.latest, now_ms)
                 except (KafkaError, OSError) as error:
@@ -151,7 +176,8 @@ class LagMeter:
 async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> list[ConsumerLag]:
     """Returns the current lag of ``groups``, or of every group with committed offsets of headrace's topics."""
     async with _clients(bootstrap) as (admin, consumer):
-        return await _measure(admin, consumer, None if groups is None else sorted(groups), _now_ms(), GroupRotation())
+        named = None if groups is None else sorted(groups)
+        return await _measure(admin, consumer, named, _now_ms(), GroupRotation(), NextTimes())
 
 
 @asynccontextmanager
@@ -168,7 +194,12 @@ def _now_ms() -> int:
 
 
 async def _measure(
-    admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, groups: list[str] | None, now_ms: int, known: GroupRotation
+    admin: AIOKafkaAdminClient,
+    consumer: AIOKafkaConsumer,
+    groups: list[str] | None,
+    now_ms: int,
+    known: GroupRotation,
+    times: NextTimes,
 ) -> list[ConsumerLag]:
     names = {topic.name for topic in TOPICS}
     if groups is None:
@@ -190,13 +221,12 @@ async def _measure(
     # End offsets are read after commits, otherwise a group could appear to be ahead of the log end.
     ends = await consumer.end_offsets(list(partitions)) if partitions else {}
     behind = {
-        (partition, place)
-        for ours in places.values()
-        for partition, place in ours.items()
-        if 0 <= place < ends.get(partition, 0)
+        group: {(partition, place) for partition, place in ours.items() if 0 <= place < ends.get(partition, 0)}
+        for group, ours in places.items()
     }
-    times, without_records = await _times(consumer, behind, ends)
-    return lags(places, ends, times, now_ms, without_records)
+    read, without_records = await _times(consumer, set().union(*behind.values()), ends)
+    behind = {group: ours - without_records for group, ours in behind.items()}
+    return lags(places, ends, times.completed(behind, read), now_ms, without_records)
 
 
 def measure_in_thread(bootstrap: str, groups: Iterable[str], *, interval_s: float = 5.0) -> LagMeter:
