@@ -19,10 +19,12 @@ TIE = 0.01
 
 
 def _in_range(side: str) -> str:
-    """Returns the condition that a row is of the run and the versions of a side."""
+    """Returns the condition that a row is of the run and the versions of a side; without a first version from 0 on. A
+    row without a version is of none.
+    """
     return (
         f"({{{side}_run:String}} != '' AND run = {{{side}_run:String}}"
-        f" AND ({{{side}_from:String}} = '' OR oldest_version >= toUInt32OrZero({{{side}_from:String}}))"
+        f" AND oldest_version >= toUInt32OrZero({{{side}_from:String}})"
         f" AND ({{{side}_to:String}} = '' OR oldest_version <= toUInt32OrZero({{{side}_to:String}})))"
     )
 
@@ -50,9 +52,7 @@ def _is_member(side: str) -> str:
     )
 
 
-_SELECTED = (
-    "purpose = if({kind:String} = '', 'train', {kind:String}) AND role != 'frozen' AND oldest_version IS NOT NULL"
-)
+_SELECTED = "purpose = if({kind:String} = '', 'train', {kind:String}) AND role != 'frozen'"
 
 
 def _sides(a: str, b: str) -> tuple[str, str]:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from headrace.deploy.dashboard.certainty import FEW, Z
-from headrace.deploy.dashboard.compare_panels import TIE
+from headrace.deploy.dashboard.compare_panels import COMPARE_PANELS, TIE
+from headrace.deploy.dashboard.panel import Columns, Panel, read_panel
+from headrace.deploy.dashboard.selection import COMPARED, selection
 from headrace.deploy.dashboard.slice_panels import SPAN
 from headrace.streams.clickhouse.columns import Row, arrow_table
 from headrace.streams.clickhouse.database import insert, open_client
@@ -72,6 +74,36 @@ def broken() -> Iterator[Attempt]:
                 yield Attempt(f"{group}-{member}", "broken", version, source, reward, group, f"t-{source}")
 
 
+CLOSE: dict[str, tuple[float | None, float | None]] = {
+    "even": (0.0, 0.0),
+    "as good as even": (0.0, 0.01),
+    "better": (0.0, 0.015),
+    "worse": (0.015, 0.0),
+    "": (0.0, 1.0),
+    "unscored": (0.5, None),
+}
+"""Task → its reward in the two versions of the run ``close``."""
+
+
+def sided() -> Iterator[tuple[Attempt, Row]]:
+    """The run ``sided``: two attempts at one task by each of six versions, besides them one by a frozen policy, and one
+    whose version is not known. Another one by each version has no run. The run ``close``: two versions with attempts at
+    tasks, whose rewards differ by little, and without a task. The run ``unversioned``. With the columns that say so."""
+    for version in range(1, 7):
+        reward = version / 10
+        for member in range(2):
+            yield Attempt(f"s{version}-{member}", "sided", version, "even", reward, task="t"), {"role": "trainable"}
+        yield Attempt(f"s{version}-frozen", "sided", version, "even", 0.0, task="t"), {"role": "frozen"}
+        yield Attempt(f"s{version}-unknown", "sided", 0, "even", 0.0, task="t"), {"oldest_version": None}
+        yield Attempt(f"s{version}-alone", "", version, "alone", 0.0, task="t"), {"role": "trainable"}
+    for task, (first, second) in CLOSE.items():
+        for version, reward in ((1, first), (2, second)):
+            unscored: Row = {"normalised": None} if reward is None else {}
+            yield Attempt(f"c{version}-{task}", "close", version, "even", reward or 0.0, task=task), unscored
+    yield Attempt("c1-unscored", "close", 1, "even", 0.0, task="even"), {"normalised": None}
+    yield Attempt("n", "unversioned", 0, "even", 1.0), {"oldest_version": None}
+
+
 def stored(attempt: Attempt, offset: int) -> tuple[Row, Row]:
     """Returns the rows of an attempt in `trajectories` and `rewards`."""
     purpose = "train" if attempt.evaluation is None else "evaluate"
@@ -96,6 +128,10 @@ class Records:
         ensure_tables(self._client)
         self.attempts = [*asynchronous(random.Random(5)), *broken()]
         both = [stored(each, offset) for offset, each in enumerate(self.attempts)]
+        for each, columns in sided():
+            trajectory, reward = stored(each, len(both))
+            about = {name: value for name, value in columns.items() if name != "normalised"}
+            both.append((trajectory | about, reward | columns))
         for table, rows in ((TRAJECTORIES, [row for row, _ in both]), (REWARDS, [row for _, row in both])):
             insert(self._client, table, arrow_table(table, rows), f"recomputed:{table.name}")
         compute_missing(self._client)
@@ -108,6 +144,10 @@ class Records:
     def rows(self, name: str, path: str = "", **chosen: str) -> list[dict[str, Any]]:
         """Returns the rows of a panel."""
         return panel_rows(self._client, name, path, **chosen)
+
+    def columns(self, panel: Panel, parameters: Mapping[str, str]) -> Columns:
+        """Returns the columns of a panel with ``parameters`` as they are."""
+        return read_panel(self._client, panel, parameters)
 
     def add_event(self, time_ms: int) -> None:
         """Store an event of the time ``time_ms``, Unix milliseconds."""
@@ -210,6 +250,77 @@ def test_wins_losses_and_the_mean_difference_by_task(records: Records) -> None:
     assert score["a_wins"] == sum(each < -TIE for each in differences)
     assert score["mean"] == pytest.approx(fmean(differences))
     assert score["half"] == pytest.approx(Z * stdev(differences) / sqrt(len(differences)))
+
+
+def counted(records: Records, **sides: str) -> dict[str, tuple[int, int]]:
+    """Returns how many attempts each panel of a comparison counts on its two sides."""
+    found: dict[str, tuple[int, int]] = {}
+    for panel, measure in (("rewards", "reward"), ("lengths", "turns")):
+        rows = {row["measure"]: row for row in records.rows(panel, "/compare", **sides)}
+        found[panel] = (rows[measure]["n_a"], rows[measure]["n_b"]) if measure in rows else (0, 0)
+    for panel in ("reward_distribution", "length_distribution"):
+        held = {row["side"]: row["trajectories"] for row in records.rows(panel, "/compare", **sides)}
+        found[panel] = (held.get("A", 0), held.get("B", 0))
+    tasks = records.rows("tasks", "/compare", **sides)
+    found["tasks"] = (tasks[0]["n_a"], tasks[0]["n_b"]) if tasks else (0, 0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n"),
+    [
+        ({"a_from": "2", "a_to": "3"}, {"b_from": "4", "b_to": "6"}, (4, 6)),
+        ({"a_to": "1"}, {"b_from": "6"}, (2, 2)),
+        ({"a_from": "5", "a_to": "5"}, {}, (2, 12)),
+        ({"a_from": "2", "a_to": "5"}, {"b_from": "4", "b_to": "6"}, (8, 6)),
+    ],
+    ids=["apart", "first and last", "one and all", "overlapping"],
+)
+def test_a_side_has_the_versions_from_its_first_to_its_last_one_without_frozen_policies(
+    records: Records, a: dict[str, str], b: dict[str, str], n: tuple[int, int]
+) -> None:
+    found = counted(records, a_run="sided", b_run="sided", **a, **b)
+    assert found == dict.fromkeys(found, n)
+
+
+def test_a_side_without_a_run_is_empty_although_some_trajectories_have_none(records: Records) -> None:
+    found = counted(records, b_run="sided")
+    assert found.pop("tasks") == (0, 0)
+    assert found == dict.fromkeys(found, (0, 12))
+    choices = records.rows("choices", "/compare", b_run="sided")
+    assert {row["slice"] for row in choices if row["kind"] == "source"} == {"even"}
+
+
+def test_the_runs_that_can_be_compared_have_a_name_and_known_versions(records: Records) -> None:
+    rows = {row["run"]: (row["first"], row["last"]) for row in records.rows("runs", "/compare")}
+    assert rows == {"mixed": (0, 19), "broken": (0, 19), "sided": (1, 6), "close": (1, 2)}
+
+
+def test_evaluations_are_compared_instead_if_they_are_chosen(records: Records) -> None:
+    found = counted(records, a_run="mixed", a_to="0", b_run="mixed", kind="evaluate")
+    tasks = found.pop("tasks")
+    assert found == dict.fromkeys(found, (20, 60))
+    assert tasks[0] < tasks[1]
+
+
+def test_a_client_of_the_queries_that_chooses_no_kind_gets_training_rollouts(records: Records) -> None:
+    (panel,) = (each for each in COMPARE_PANELS if each.name == "lengths")
+    train = records.columns(panel, selection(COMPARED, SIDES))
+    assert train["n_a"]
+    assert records.columns(panel, selection(COMPARED, SIDES) | {"kind": ""}) == train
+
+
+def test_a_task_is_won_by_more_than_a_hundredth_and_needs_a_name_and_rewards_on_both_sides(records: Records) -> None:
+    sides = {"a_run": "close", "a_to": "1", "b_run": "close", "b_from": "2"}
+    rows = records.rows("tasks", "/compare", **sides)
+    assert {row["task_id"]: (row["verdict"], row["n_a"], row["n_b"]) for row in rows} == {
+        "even": ("tie", 1, 1),
+        "as good as even": ("tie", 1, 1),
+        "better": ("B wins", 1, 1),
+        "worse": ("A wins", 1, 1),
+    }
+    (score,) = records.rows("score", "/compare", **sides)
+    assert (score["a_wins"], score["b_wins"], score["ties"], score["tasks"]) == (1, 1, 2, 4)
 
 
 @pytest.mark.parametrize(("panel", "measure", "on_a"), [("tools", "search", 1.0), ("lengths", "sampled tokens", 10.0)])
