@@ -5,7 +5,7 @@ page get all its parameters.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.deploy.dashboard.slices import SLICES
@@ -48,9 +48,16 @@ RUN = Parameter("run", "the run; empty for all runs", names_run=True)
 _VERSION = r"[0-9]{1,9}"
 _NUMBER = r"-?[0-9]{1,12}(\.[0-9]{1,12})?"
 
+
+def _slices(about: str, prefix: str = "") -> Iterator[Parameter]:
+    """Yields a parameter for each kind of slice. ``prefix``: what its name begins with."""
+    for each in SLICES:
+        yield Parameter(f"{prefix}{each.name}", f"{about}: {each.title.lower()}", choices=each.choices)
+
+
 SLICED: tuple[Parameter, ...] = (
     RUN,
-    *(Parameter(each.name, f"restricts charts to a slice: {each.title.lower()}") for each in SLICES),
+    *_slices("restricts charts to a slice"),
     Parameter("by", "splits charts by a kind of slice", choices=tuple(each.name for each in SLICES)),
 )
 """Parameters of pages whose charts are cut by slices."""
@@ -66,12 +73,9 @@ COMPARED: tuple[Parameter, ...] = (
         )
     ),
     Parameter("kind", "training rollouts or evaluations", choices=("train", "evaluate"), default="train"),
-    *(Parameter(each.name, f"restricts both sides to a slice: {each.title.lower()}") for each in SLICES),
-    *(
-        Parameter(f"{side}_{each.name}", f"restricts side {side.upper()} to another slice: {each.title.lower()}")
-        for side in "ab"
-        for each in SLICES
-    ),
+    *_slices("restricts both sides to a slice"),
+    *_slices("restricts side A to another slice", "a_"),
+    *_slices("restricts side B to another slice", "b_"),
 )
 """The two sides of a comparison."""
 
@@ -80,7 +84,7 @@ SORTS = ("time", "reward", "advantage", "version", "tokens", "turns", "feedback"
 
 EXPLORED: tuple[Parameter, ...] = (
     RUN,
-    *(Parameter(each.name, f"only a slice: {each.title.lower()}") for each in SLICES),
+    *_slices("only a slice"),
     Parameter("task", "only a task, by its id"),
     Parameter("group", "only a group, by its id"),
     Parameter("id", "only trajectories whose id begins so"),

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.deploy.dashboard.panel import OF_RUN
-from headrace.streams.clickhouse.slices import LENGTH, NONE, NUMBER, SHORTEST, TOOL_NAMES, VALUES, labelled_rewards
+from headrace.streams.clickhouse.slices import (
+    LENGTH,
+    LENGTHS,
+    NONE,
+    NUMBER,
+    SHORTEST,
+    TOOL_NAMES,
+    VALUES,
+    labelled_rewards,
+)
 
 MAX_CHOICES = 200
 """Most slices of a kind that the page offers: those with the most trajectories."""
@@ -26,6 +35,8 @@ class Slice:
     """Condition that a row is in the slice ``?``, an expression."""
     of_unlabelled: str = NONE
     """The slice of a trajectory whose labels are unknown, so empty."""
+    choices: tuple[str, ...] = ()
+    """All slices of the kind, if they do not depend on the trajectories."""
 
     @property
     def given(self) -> str:
@@ -47,7 +58,7 @@ SLICES: tuple[Slice, ...] = (
     Slice("tool", "Tool", f"(has(tool_names, ?) OR (empty(tool_names) AND ? = '{NONE}'))"),
     _label("tenant", "Tenant", "tenant"),
     _label("harness", "Harness version", "harness_version"),
-    Slice("length", "Length in sampled tokens", f"{LENGTH} = ?", SHORTEST),
+    Slice("length", "Length in sampled tokens", f"{LENGTH} = ?", SHORTEST, LENGTHS),
 )
 """Every kind of slice, in the order of the page."""
 

@@ -16,10 +16,16 @@ NONE = "(none)"
 _BOUNDS = (64, 256, 1024, 4096, 16384)
 SHORTEST = f"under {_BOUNDS[0]}"
 """Slice of the shortest trajectories, and of those of unknown length."""
+LENGTHS = (
+    SHORTEST,
+    *(f"{low:,} to {high - 1:,}" for low, high in pairwise(_BOUNDS)),
+    f"{_BOUNDS[-1]:,} and more",
+)
+"""The slices by length in sampled tokens."""
 LENGTH = (
-    f"multiIf(sampled_tokens < {_BOUNDS[0]}, '{SHORTEST}', "
-    + ", ".join(f"sampled_tokens < {high}, '{low:,} to {high - 1:,}'" for low, high in pairwise(_BOUNDS))
-    + f", '{_BOUNDS[-1]:,} and more')"
+    "multiIf("
+    + ", ".join(f"sampled_tokens < {bound}, '{name}'" for bound, name in zip(_BOUNDS, LENGTHS, strict=False))
+    + f", '{LENGTHS[-1]}')"
 )
 """Expression: the slice of a row by its length in sampled tokens."""
 

@@ -217,6 +217,7 @@ def test_a_parameter_that_cannot_be_is_an_error_that_names_what_can(dashboard: s
         ("/api/snapshot?by=colour", "by is 'colour', but must be one of agent"),
         ("/stream?by=colour", "by is 'colour'"),
         ("/explore/api/panels/trajectories?from=v1", "from is 'v1'"),
+        ("/compare/api/panels/rewards?a_length=nonsense", "a_length is 'nonsense', but must be one of under 64"),
     ):
         status, body = get(f"{dashboard}{path}")
         assert status == 400

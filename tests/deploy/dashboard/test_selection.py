@@ -5,7 +5,16 @@ import re
 import pytest
 
 from headrace.deploy.dashboard.pages import PAGES
-from headrace.deploy.dashboard.selection import EXPLORED, MAX_SHOWN, MAX_TEXT, SLICED, SelectionError, selection
+from headrace.deploy.dashboard.selection import (
+    COMPARED,
+    EXPLORED,
+    MAX_SHOWN,
+    MAX_TEXT,
+    SLICED,
+    SelectionError,
+    selection,
+)
+from headrace.streams.clickhouse.slices import LENGTHS
 
 
 def test_every_parameter_has_a_value_and_others_are_ignored() -> None:
@@ -30,6 +39,14 @@ def test_a_default_holds_for_an_empty_value_too() -> None:
 def test_an_impossible_slice_is_an_error(given: dict[str, str], said: str) -> None:
     with pytest.raises(SelectionError, match=re.escape(said)):
         selection(SLICED, given)
+
+
+@pytest.mark.parametrize("name", ["length", "a_length", "b_length"])
+def test_a_length_is_a_slice_that_the_page_offers_or_an_error_that_names_them(name: str) -> None:
+    for page in (COMPARED, SLICED, EXPLORED) if name == "length" else (COMPARED,):
+        assert [selection(page, {name: each})[name] for each in ("", *LENGTHS)] == ["", *LENGTHS]
+        with pytest.raises(SelectionError, match=f"{name} is 'nonsense', but must be one of under 64, 64 to 255, "):
+            selection(page, {name: "nonsense"})
 
 
 @pytest.mark.parametrize(
