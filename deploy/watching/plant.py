@@ -121,8 +121,9 @@ def alarms(steps: Iterator[PlantedStep]) -> Iterator[tuple[PlantedStep, list[Ale
     previous: PlantedStep | None = None
     for each in steps:
         changes = WatchChanges()
-        for record in (*each.observations, each.trained):
-            fold.add(record, each.time_ms, changes)
+        for observation in each.observations:
+            fold.add(observation, each.time_ms, changes)
+        fold.add(each.trained, each.time_ms, changes)
         if previous is not None:  # a window is complete when the next version begins
             yield previous, [alert for alert, _ in changes.alerts]
         previous = each

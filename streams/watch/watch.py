@@ -140,7 +140,7 @@ class Watch:
     def _accept(self, level: LevelAccepted, time_ms: int, changes: WatchChanges) -> None:
         key = Key(Lane(level.lane), level.run, level.agent, level.task_source, level.spec)
         state = self._states.get(key)
-        opened = state and state.episodes.get(level.monitor)
+        opened = None if state is None else state.episodes.get(level.monitor)
         if state is None or opened is None or opened.id != level.episode or not may_be_accepted(level.monitor):
             changes.counts[NOT_OPEN] += 1
             return
