@@ -13,7 +13,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup
-from headrace.schemas.records.watch import Lane, Observation, Readings
+from headrace.schemas.records.watch import Lane, LevelAccepted, Observation, Readings
 from headrace.schemas.topics import FEEDBACK, OBSERVATIONS, REJECTED, REWARDS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, record_message
 from headrace.streams.drive import drive
@@ -30,7 +30,7 @@ from headrace.streams.watch.key_state import KeyState, StoredRow, digest, key_en
 from headrace.streams.watch.planted.attempts import honest_step
 from headrace.streams.watch.planted.hacks import HACKS, hacked_step, share_at
 from headrace.streams.watch.planted.observations import reward, trajectory
-from headrace.streams.watch.watch import OBSERVED, REPEATED
+from headrace.streams.watch.watch import NOT_OPEN, OBSERVED, REPEATED
 from headrace.streams.watch.window import Key, Row
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 from tests.streams.builders import T0, session
@@ -248,3 +248,14 @@ def test_steps_and_observations_are_folded_from_their_topics() -> None:
     operator.process(stored(STEPS, message, 0))
     operator.process(stored(OBSERVATIONS, observed_message("t"), 0))
     assert operator.flush().counts == {OBSERVED: 3}  # the step's trajectory, and two lanes of the attempt
+
+
+def test_an_accepted_level_comes_with_the_observations() -> None:
+    level = LevelAccepted(
+        episode="e", monitor="talks", lane=Lane.ATTEMPT, run="r", agent="a", task_source="s", by="ada"
+    )
+    message = record_message(level, id="l-1", key="r", source="/headrace/watch", time_ms=T0, subject="r")
+    operator, _ = restore_watch(Rules(), Start())
+    operator.process(stored(OBSERVATIONS, observed_message("t"), 0))
+    operator.process(stored(OBSERVATIONS, message, 1))
+    assert operator.flush().counts == {OBSERVED: 2, NOT_OPEN: 1}
