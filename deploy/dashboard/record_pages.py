@@ -31,8 +31,9 @@ from headrace.deploy.dashboard.version_rows import read_version
 from headrace.deploy.oncall.runbook import NoRunbook, runbook
 from headrace.deploy.transcript.decoding import Decode
 from headrace.deploy.transcript.divergence import acts_of, all_part_at, parts_at
+from headrace.deploy.transcript.messages import has_messages
 from headrace.deploy.transcript.refolded import Refolded, refolded
-from headrace.deploy.transcript.told import SHORT, WHOLE, has_messages, sampled_texts, told
+from headrace.deploy.transcript.told import SHORT, WHOLE, sampled_texts, told
 from headrace.schemas.bounds import MAX_COUNT, MAX_NAME
 
 MAX_SHOWN = 8

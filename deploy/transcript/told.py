@@ -20,10 +20,10 @@ from statistics import fmean
 from typing import Any
 
 from headrace.deploy.transcript.decoding import Decode, decoded, texts_of
-from headrace.deploy.transcript.messages import message_text
+from headrace.deploy.transcript.messages import has_messages, message_text
 from headrace.deploy.transcript.pieces import Piece, Stretch, by_logprob, by_version, logprobs_of, pieces_of
 from headrace.deploy.transcript.refolded import Note, Refolded
-from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
+from headrace.schemas.records.trajectory import Segment, ToolUse, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,13 @@ def told(found: Refolded, decode: Decode | None, bounds: Bounds = SHORT) -> dict
     pieces = []
     with_tokens: set[int] = set()
     as_messages = decode is None and has_messages(trajectory)
-    for piece in () if as_messages else pieces_of(trajectory):
+    versions: defaultdict[int | None, set[int]] = defaultdict(set)
+    for piece in pieces_of(trajectory):
         segment = trajectory.segments[piece.segment]
+        if as_messages:
+            stretches = by_version(segment, piece)
+            versions[piece.turn] |= {int(each.value) for each in stretches if each.value is not None}
+            continue
         pieces.append(_piece(segment, piece, decode, bounds if left > 0 else None))
         left -= piece.end - piece.start
         with_tokens.update([piece.turn] if piece.turn is not None else [])
@@ -66,16 +71,11 @@ def told(found: Refolded, decode: Decode | None, bounds: Bounds = SHORT) -> dict
         "pieces": pieces,
         "turns": [
             _turn(index, turn, notes[index], bounds, has_tokens=index in with_tokens)
+            | {"versions": sorted(versions[index])}
             for index, turn in enumerate(trajectory.turns)
         ],
         "is_text": decode is not None or as_messages,
     }
-
-
-def has_messages(trajectory: Trajectory) -> bool:
-    """Whether each turn that sampled tokens has its messages, which then say what the tokens do."""
-    sampling = [turn for turn in trajectory.turns if turn.sampled_tokens]
-    return bool(sampling) and all(turn.messages for turn in sampling)
 
 
 def sampled_texts(found: Refolded, decode: Decode | None, most_tokens: int = 600) -> list[dict[str, Any]]:

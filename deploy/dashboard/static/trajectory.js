@@ -113,7 +113,9 @@ function drawText(record) {
   byId("note").classList.toggle("warning", Boolean(record.note));
   const text = record.text;
   if (!text) return byId("pieces").replaceChildren();
-  const versions = [...new Set(text.pieces.flatMap((piece) => piece.fragments.map((each) => each.version)).filter((each) => each != null))].sort((a, b) => a - b);
+  // Of tokens, and of turns of which the messages are shown instead.
+  const named = [...text.pieces.flatMap((piece) => piece.fragments.map((each) => each.version)), ...text.turns.flatMap((turn) => turn.versions)];
+  const versions = [...new Set(named.filter((each) => each != null))].sort((a, b) => a - b);
   const turns = new Map(text.turns.map((turn) => [turn.turn, turn]));
   const nodes = [];
   let segment = -1;
@@ -140,12 +142,13 @@ function drawText(record) {
     if (piece.turn != null && !shown.has(piece.turn)) body.append(...happened(turns.get(piece.turn)));
     if (piece.turn != null) shown.add(piece.turn);
   }
-  // Turns without tokens: calls of a closed model, turns that only called a tool.
+  // Turns of which no tokens are shown: calls of a closed model, turns that only called a tool, all without a tokenizer.
   for (const turn of text.turns) {
     if (shown.has(turn.turn)) continue;
-    const content = [...turn.messages.map((each) => message(each)), ...happened(turn)];
+    const said = `${versionClass(turn.versions.length === 1 ? turn.versions[0] : null, versions)} ${advantageClass(record.advantage)}`;
+    const content = [...turn.messages.map((each) => message(each, said)), ...happened(turn)];
     if (!content.length) continue;
-    begin(turn.turn, `Turn ${turn.turn}`);
+    begin(turn.turn, [`Turn ${turn.turn}`, turn.versions.map((each) => `v${each}`).join(", ")].filter(Boolean).join(" · "));
     body.append(...content);
     shown.add(turn.turn);
   }
@@ -178,8 +181,8 @@ function saidPart(each, versions, advantage) {
   return part;
 }
 
-const message = ({ role, text }) => element("div", { className: role === "assistant" ? "message assistant" : "message" },
-  element("span", { className: "role" }, role), element("p", { className: "text" }, role === "assistant" ? element("span", { className: "sampled" }, text) : text));
+const message = ({ role, text }, said) => element("div", { className: role === "assistant" ? "message assistant" : "message" },
+  element("span", { className: "role" }, role), element("p", { className: "text" }, role === "assistant" ? element("span", { className: `sampled ${said}` }, text) : text));
 
 // Tools, sub-agents, summaries and prunes of a turn.
 function happened(turn) {
@@ -227,16 +230,21 @@ function offerColours(pieces, versions, advantage) {
     byId("pieces").dataset.colour = colouring;
     byId("legend").dataset.colour = colouring;
     byId("legend").replaceChildren(...legends[colouring].flatMap((each) => [each, " "]));
-    localStorage.setItem("headrace.colour", colouring);
   };
+  // Messages have no log-probabilities, and those of closed models no version either.
+  const hasTokens = pieces.some((piece) => "logprob" in piece);
+  const offered = Object.keys(COLOURINGS).filter((name) => hasTokens || name === "none" || (name !== "logprob" && versions.length));
   const wanted = localStorage.getItem("headrace.colour");
-  const chosen = wanted in COLOURINGS ? wanted : "version";
-  box.append(...Object.entries(COLOURINGS).map(([name, title]) => {
+  const chosen = offered.includes(wanted) ? wanted : offered[0];
+  box.append(...offered.map((name) => {
     const input = element("input", { type: "radio", name: "colour", value: name, checked: name === chosen });
-    input.addEventListener("change", () => choose(name));
-    return element("label", {}, input, ` ${title} `);
+    input.addEventListener("change", () => {
+      choose(name);
+      localStorage.setItem("headrace.colour", name);
+    });
+    return element("label", {}, input, ` ${COLOURINGS[name]} `);
   }));
-  box.hidden = !pieces.some((piece) => "logprob" in piece);
+  box.hidden = offered.length < 2;
   choose(chosen);
 }
 

@@ -94,4 +94,9 @@ def test_from_the_alert_to_the_first_guilty_attempt_in_three_clicks(planted: Ser
         assert page.url.endswith(f"#turn-{turn}")
         assert HACKS[name].says in page.locator(f"#turn-{turn}").inner_text()
         assert page.locator(f"#turn-{turn} .tool").count() == 1
+        version = f"v{run.attempts[id].version}"
+        assert page.locator("#legend").inner_text().strip() == version, "messages are coloured by the version, too"
+        assert page.locator("#tiles .tile", has_text="Sampled by").locator("strong").inner_text() == version
+        assert page.locator(f"#turn-{turn} .sampled.version-0").count() == 1
+        assert "Log-probability" not in page.locator("#colours").inner_text()
         assert complaints == []

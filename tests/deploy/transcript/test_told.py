@@ -94,6 +94,7 @@ def test_without_a_tokenizer_messages_are_shown_if_all_sampled_turns_have_them()
     found = told(Refolded(record, False), None)
     assert (found["pieces"], found["is_text"], len(found["segments"])) == ([], True, len(record.segments))
     assert [turn["messages"][0]["text"] for turn in found["turns"]] == ["Turn 0.", "Turn 1."]
+    assert [turn["versions"] for turn in found["turns"]] == [[4, 5], [5]]
     assert [each["text"] for each in sampled_texts(Refolded(record, False), None)] == ["Turn 0.", "Turn 1."]
     assert told(Refolded(record, False), words)["pieces"], "with a tokenizer the tokens are the text"
     some = RECORD.model_copy(update={"turns": [said[0], RECORD.turns[1]]})
