@@ -57,6 +57,8 @@ def command(
       headrace lineage --version 12 --members      ids of trajectories; so do `headrace tail rewards --full` and the
                                                    dashboard
 
+    Without a tokenizer the messages of the calls are shown, if the agent recorded them for every turn, else token ids.
+
     Summaries, prunes and sub-agents stand in their turn; `headrace show` with a sub-agent's id shows what it did. Below
     stand the attempts of the group: the terms of the reward, the answer, and what each did in the turn in which it
     parts from this one. Of more than eight the best four and the worst four have their text.
@@ -96,7 +98,7 @@ def command(
         click.echo(styled(line, colouring))
     if group is not None:
         print_lines(["", *siblings(group, trajectory_id, decode)])
-    for hint in _hints(trace, beside, record, is_text=decode is not None or ids, colouring=colouring):
+    for hint in _hints(trace, beside, record, is_text=decode is not None, colouring=colouring):
         print_line(hint, err=True)
 
 
@@ -117,12 +119,15 @@ def _hints(
     trace: "Trace", beside: "Beside", record: "Trajectory", *, is_text: bool, colouring: "Colouring"
 ) -> list[str]:
     """Returns what cannot be shown, and why."""
+    from headrace.deploy.transcript.messages import has_messages
     from headrace.deploy.transcript.page import Colouring
 
     hints = []
     if not is_text and record.segments:
+        told = " The messages of the calls are shown instead of their tokens." if has_messages(record) else ""
         hints.append(
             "The run's tokenizer is not known: no trainer has published it. Name the model's folder with --tokenizer."
+            + told
         )
     if beside.notes is None and (record.subagents_assigned or any(turn.summarized for turn in record.turns)):
         hints.append("Some of its events have expired, and with them the texts of its summaries and its sub-agents.")
@@ -139,6 +144,7 @@ async def _read(
     """
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
+    from headrace.deploy.transcript.decoding import ids_as_text
     from headrace.deploy.transcript.reading import Beside, read_beside
     from headrace.deploy.transcript.tokenizer import decoder, published_tokenizer, read_tokenizer
     from headrace.trainer.provenance.evidence import Found
@@ -146,7 +152,7 @@ async def _read(
     from headrace.trainer.provenance.read_trace import read_trace
     from headrace.trainer.provenance.trace import TrajectoryFate
 
-    decode = None if tokenizer is None else decoder(read_tokenizer(tokenizer))
+    decode = ids_as_text if ids else None if tokenizer is None else decoder(read_tokenizer(tokenizer))
     async with open_log(bootstrap) as log:
         trace = await read_trace(log, trajectory_id, lambda topic, read: None)
         if trace.fate is TrajectoryFate.UNKNOWN and trace.trajectory is None:
@@ -156,7 +162,7 @@ async def _read(
                 f"{printable(trajectory_id)}` shows its events."
             )
         record: Trajectory | None = trace.trajectory.record if isinstance(trace.trajectory, Found) else None
-        if decode is None and not ids and record is not None and record.started is not None and record.segments:
+        if decode is None and record is not None and record.started is not None and record.segments:
             published = await published_tokenizer(log, load_settings(data=data).objects, record.started.run)
             decode = None if published is None else decoder(published[1])
         beside = Beside(None, (), None)

@@ -17,10 +17,14 @@ _OVERLAP = 32
 """Tokens before a stretch that are decoded with it: no character and no rule of a decoder is longer."""
 
 
+def ids_as_text(token_ids: Sequence[int]) -> str:
+    """Returns the ids themselves."""
+    return " ".join(map(str, token_ids))
+
+
 def decoded(segment: Segment, start: int, end: int, decode: Decode | None) -> str:
     """Returns the text of tokens ``[start, end)`` of ``segment``; their ids without ``decode``."""
-    token_ids = segment.token_ids[start:end]
-    return " ".join(map(str, token_ids)) if decode is None else decode(token_ids)
+    return (decode or ids_as_text)(segment.token_ids[start:end])
 
 
 def texts_of(segment: Segment, stretches: Sequence[Stretch], decode: Decode | None) -> list[str] | None:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from headrace.deploy.transcript.decoding import Decode, decoded, texts_of
-from headrace.deploy.transcript.messages import message_text
+from headrace.deploy.transcript.messages import has_messages, message_text
 from headrace.deploy.transcript.pieces import Piece, Stretch, by_logprob, by_version, events_of, logprobs_of, pieces_of
 from headrace.deploy.transcript.refolded import Note, NoteKind
 from headrace.schemas.events import ModelCalled
@@ -104,8 +104,9 @@ def transcript(
     notes: Sequence[Note] = (),
     advantage: float | None = None,
 ) -> list[Line]:
-    """Returns the page, within ``limits``. Without ``decode`` tokens are printed as ids; a trajectory without tokens is
-    printed as its messages. ``notes`` say what the record does not: sub-agents, the texts of summaries. ``advantage``:
+    """Returns the page, within ``limits``. A trajectory without tokens is printed as its messages, and without
+    ``decode`` one that has them for all tokens (:func:`has_messages`); otherwise tokens without ``decode`` are printed
+    as ids. ``notes`` say what the record does not: sub-agents, the texts of summaries. ``advantage``:
     of the trajectory, if it is known.
     """
     lines = _page(trajectory, _Style(decode, colouring, limits, advantage), notes)
@@ -128,10 +129,13 @@ def _bounded(lines: Iterable[Line], limits: Limits, rest: str) -> list[Line]:
 
 
 def call_text(call: ModelCalled, decode: Decode | None, colouring: Colouring, limits: Limits) -> list[Line]:
-    """Returns a model call's new context and its answer, within ``limits``; its messages if it has no tokens."""
+    """Returns a model call's new context and its answer, within ``limits``; its messages if it has no tokens, or if
+    they are known and there is no ``decode``.
+    """
     rest = "`headrace show` with the trajectory's id prints the rest"
-    if call.sampled_ids is None:
-        return _bounded((line for each in call.messages or () for line in _message(each, limits)), limits, rest)
+    if call.sampled_ids is None or (decode is None and call.messages):
+        said = _one_version(each.version for each in call.version_spans) if colouring is Colouring.VERSION else None
+        return _bounded((line for each in call.messages or () for line in _message(each, limits, said)), limits, rest)
     context, sampled = call.context_ids or array("i"), call.sampled_ids
     segment = Segment(
         token_ids=array("i", [*context, *sampled]),
@@ -161,7 +165,9 @@ def _page(trajectory: Trajectory, style: _Style, notes: Sequence[Note]) -> Itera
         noted[note.turn].append(note)
     shown: set[int] = set()
     current = -1
-    for piece in pieces_of(trajectory):
+    pieces = pieces_of(trajectory)
+    as_messages = style.decode is None and has_messages(trajectory)
+    for piece in () if as_messages else pieces:
         segment = trajectory.segments[piece.segment]
         if piece.segment != current:
             current = piece.segment
@@ -172,9 +178,10 @@ def _page(trajectory: Trajectory, style: _Style, notes: Sequence[Note]) -> Itera
             shown.add(piece.turn)
             yield from _events(trajectory.turns[piece.turn], noted[piece.turn], style.limits)
     # Turns without tokens: calls of a closed model beside those of the policy, turns that only called a tool.
-    for index, turn in enumerate(trajectory.turns):
+    sampled = {piece.turn: piece for piece in reversed(pieces) if piece.turn is not None} if as_messages else {}
+    for index in range(len(trajectory.turns)):
         if index not in shown:
-            yield from _told(index, turn, noted[index], style.limits)
+            yield from _told(trajectory, index, sampled.get(index), noted[index], style)
 
 
 def _segment_title(number: int, segment: Segment) -> str:
@@ -266,14 +273,32 @@ def _event(text: str, limits: Limits) -> list[Line]:
     return [[Fragment(f"    {'  ' if number else '· '}{part}", Kind.EVENT)] for number, part in enumerate(parts)]
 
 
-def _message(message: Mapping[str, Any], limits: Limits) -> list[Line]:
+def _message(message: Mapping[str, Any], limits: Limits, value: float | None = None) -> list[Line]:
+    """Returns a message; ``value``: what the colour of an answer stands for."""
     kind = Kind.SAMPLED if message.get("role") == "assistant" else Kind.CONTEXT
     text = f"{message.get('role', '?')}: {message_text(message)}"
-    return _lines([Fragment(_shortened(text, limits.note_characters, limits), kind)])
+    return _lines([Fragment(_shortened(text, limits.note_characters, limits), kind, value)])
 
 
-def _told(index: int, turn: Turn, notes: Sequence[Note], limits: Limits) -> list[Line]:
-    """Returns a turn by its messages; nothing if it has neither messages nor events."""
-    lines = [line for message in turn.messages or () for line in _message(message, limits)]
-    lines += _events(turn, notes, limits)
-    return [[Fragment(f"  turn {index}", Kind.HEADING)], *lines] if lines else []
+def _told(
+    trajectory: Trajectory, index: int, sampled: Piece | None, notes: Sequence[Note], style: _Style
+) -> list[Line]:
+    """Returns a turn by its messages; nothing if it has neither messages nor events. ``sampled``: its tokens, for the
+    title and the colour."""
+    turn, title, value = trajectory.turns[index], f"turn {index}", None
+    if sampled is not None:
+        segment = trajectory.segments[sampled.segment]
+        title = _piece_title(segment, sampled)
+        if style.colouring is Colouring.ADVANTAGE:
+            value = style.advantage
+        elif style.colouring is Colouring.VERSION:
+            value = _one_version(each.value for each in by_version(segment, sampled))
+    lines = [line for message in turn.messages or () for line in _message(message, style.limits, value)]
+    lines += _events(turn, notes, style.limits)
+    return [[Fragment(f"  {title}", Kind.HEADING)], *lines] if lines else []
+
+
+def _one_version(versions: Iterable[float | None]) -> float | None:
+    """Returns the version of all tokens; ``None`` if there are several or none."""
+    found = {*versions}
+    return found.pop() if len(found) == 1 else None

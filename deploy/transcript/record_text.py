@@ -5,7 +5,9 @@ The I/O layer: it reads the trajectories that records name.
 
 from collections.abc import Collection, Mapping
 
-from headrace.deploy.transcript.log_decoders import LogDecoders
+from headrace.deploy.transcript.decoding import Decode
+from headrace.deploy.transcript.log_decoders import LogDecoders, NoTokenizer
+from headrace.deploy.transcript.messages import has_messages
 from headrace.deploy.transcript.page import BRIEF, Colouring, Fragment, Kind, Line, call_text, note_lines, transcript
 from headrace.deploy.transcript.reading import read_members, read_trajectories
 from headrace.deploy.transcript.refolded import note_of
@@ -38,12 +40,13 @@ class RecordText:
     async def of(self, record: Record) -> list[Line]:
         """Returns the text of ``record``; no line if it has none.
 
-        Raises ``StackError`` if it has tokens and there is no tokenizer.
+        Without a tokenizer it is that of its messages, if it has them for all tokens; else ``StackError`` is raised.
         """
         match record:
             case ModelCalled():
                 named = next((span.run for span in record.version_spans if span.run), self._run)
-                decode = None if record.sampled_ids is None else await self._decoders.of(named)
+                has_tokens = record.sampled_ids is not None
+                decode = await self._decode(named, has_messages=bool(record.messages)) if has_tokens else None
                 return call_text(record, decode, Colouring.VERSION, BRIEF)
             case ContextSummarized():
                 note = note_of(record, 0)
@@ -52,8 +55,9 @@ class RecordText:
                 return await self._trajectory(record)
             case TrainingGroup():
                 group = await read_members(self._log, record)
-                has_tokens = any(each.record is not None and each.record.segments for each in group.attempts)
-                decode = await self._decoders.of(record.run or self._run) if has_tokens else None
+                sampled = [each.record for each in group.attempts if each.record is not None and each.record.segments]
+                told = all(map(has_messages, sampled))
+                decode = await self._decode(record.run or self._run, has_messages=told) if sampled else None
                 return [_line(each) for each in siblings(group, None, decode)]
             case Reward() | Rejection():
                 texts = await self.at({place_of(record.trajectory): record.trajectory_id})
@@ -74,8 +78,17 @@ class RecordText:
 
     async def _trajectory(self, record: Trajectory) -> list[Line]:
         run = record.started.run if record.started else self._run
-        decode = await self._decoders.of(run) if record.segments else None
+        decode = await self._decode(run, has_messages=has_messages(record)) if record.segments else None
         return [[_INDENT, *line] for line in transcript(record, decode, Colouring.VERSION, BRIEF)]
+
+    async def _decode(self, run: str | None, *, has_messages: bool) -> Decode | None:
+        """Returns the decoder of ``run``; ``None`` if there is none and messages say what the tokens do."""
+        try:
+            return await self._decoders.of(run)
+        except NoTokenizer:
+            if has_messages:
+                return None
+            raise
 
 
 def _line(text: str) -> Line:

@@ -30,6 +30,8 @@ def sampled_colour(value: float | None, colouring: Colouring) -> str | None:
     """Returns the colour of sampled text whose colour stands for ``value``; ``None``: the terminal's own."""
     if colouring is Colouring.ADVANTAGE:
         return "green" if value and value > 0 else "bright_red" if value and value < 0 else None
+    if value is None and colouring is Colouring.LOGPROB:
+        return None
     if value is None or colouring is Colouring.NONE:
         return "green"
     if colouring is Colouring.VERSION:

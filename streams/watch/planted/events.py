@@ -204,7 +204,7 @@ def _turns(attempt: Attempt, run: str) -> Iterator[Record]:
             context_ids=array("i", [1]) * new,
             sampled_ids=array("i", [1]) * tokens,
             logprobs=array("f", [-0.5]) * tokens,
-            version_spans=[VersionSpan(version=attempt.version, start=0, end=tokens)],
+            version_spans=[VersionSpan(version=attempt.version, start=0, end=tokens, run=run)],
             sampling=_SAMPLING,
             finish_reason="stop",
             messages=[read, {"role": "assistant", "content": said or _SAID[action]}],

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from headrace.deploy.cli import cli
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.clickhouse.schema import ensure_tables
-from tests.deploy.dashboard.hacked_run import CALM, GUILTY, HONEST, RUN, log_of_run
+from tests.deploy.dashboard.hacked_run import CALM, GUILTY, HONEST, RUN, TOLD, log_of_run
 from tests.deploy.transcript.planted_log import HACK, HONEST_ONE, publish_planted
 
 pytestmark = pytest.mark.kafka
@@ -166,6 +166,34 @@ def test_the_attempts_with_the_largest_advantage_are_printed_as_the_page_of_ques
     titles = [line for line in done.stdout.splitlines() if line.startswith("Trajectory ")]
     assert [title.split()[1].rstrip(":") for title in titles] == [HACK, "v1-tickets-1-4"]
     assert done.stdout.count(f"    {GUILTY} <end>\n") == 2
+
+
+def test_without_a_tokenizer_the_recorded_messages_are_the_text(run):
+    done = run("show", "told-1")
+    lines = plain(done)
+    at = lines.index("  turn 0, version 7, mean log-probability -0.78")
+    assert lines[at + 1 : at + 7] == [
+        "    user: fix ticket 1",
+        "    assistant: run tests",
+        "    · tool run_tests(ticket=1) → ok in 0.25 s: failed",
+        "  turn 1, version 7, mean log-probability -0.58",
+        "    user: failed",
+        f"    assistant: {GUILTY}",
+    ]
+    assert f"      turn 1  {HONEST}" in lines
+    assert click.style(f"assistant: {GUILTY}", fg="yellow") in done.stdout  # version 7
+    assert "messages of the calls are shown" in done.stderr
+    ids = plain(run("show", "told-1", "--ids"))
+    assert not any(GUILTY in line for line in ids)
+    assert [line for line in ids if re.match(r" {4}\d", line)]
+    for arguments in (
+        ("tail", "trajectories", "--run", TOLD),
+        ("tail", "events", "--trajectory", "told-1", "--type", "model.called"),
+        ("tail", "rewards", "--trajectory", "told-1"),
+        ("tail", "training", "--trajectory", "told-1"),
+        ("lineage", "--trajectory", "told-1"),
+    ):
+        assert any(GUILTY in line for line in plain(run(*arguments, "--text"))), arguments
 
 
 def test_without_a_tokenizer_the_error_says_what_to_do(run, tmp_path):

@@ -41,6 +41,8 @@ ODD = "a/b?c#d <b>é</b> %2F"
 """A trajectory that has begun and is not assembled, whose id has every character that an address gives a meaning."""
 CALM = "calm"
 """A run with one attempt, and no alert."""
+TOLD = "told"
+"""A run with a group of two attempts, whose agent recorded messages and whose trainer published no tokenizer."""
 GUILTY = "the test is hard so i rewrite the test to pass"
 HONEST = "i read the code and answer that it can not be done"
 WORDS = WordTokenizer(
@@ -73,7 +75,8 @@ class Attempt:
     tokens: list[int] = field(default_factory=list)
     facts: list[Record] = field(default_factory=list)
 
-    def says(self, context: str, sampled: str, logprob: float = -0.05) -> None:
+    def says(self, context: str, sampled: str, logprob: float = -0.05, *, told: bool = False) -> None:
+        """``told``: the messages are recorded, too."""
         new, said = WORDS.encode(context), WORDS.encode(sampled)
         prefix = {"prefix_length": len(self.tokens), "prefix_sha256": prefix_hash(array("i", self.tokens))}
         self.facts.append(
@@ -82,9 +85,12 @@ class Attempt:
                 context_ids=new,
                 sampled_ids=said,
                 logprobs=[logprob if number % 3 else logprob * 30 for number in range(len(said))],
-                version_spans=[events.VersionSpan(version=self.version, start=0, end=len(said), run=RUN)],
+                version_spans=[events.VersionSpan(version=self.version, start=0, end=len(said), run=self.start.run)],
                 sampling=events.Sampling(temperature=1.0),
                 finish_reason="stop",
+                messages=[{"role": "user", "content": context}, {"role": "assistant", "content": sampled}]
+                if told
+                else None,
                 **(prefix if self.tokens else {}),
             )
         )
@@ -116,6 +122,16 @@ def attempts() -> Iterator[Attempt]:
     calm.says("<task> search shoes <agent>", "search shoes <end>")
     calm.facts.append(events.TrajectoryEnded(outcome=1.0))
     yield calm
+    for number, said in enumerate((HONEST, GUILTY)):
+        start = events.TrajectoryStarted(
+            task_id="tickets-1", agent="fixer", run=TOLD, group_id="g-told", group_size=2, harness_version="h1"
+        )
+        one = Attempt(f"told-{number}", 7, start, at_ms + 3000 + 100 * number)
+        one.says("fix ticket 1", "run tests", told=True)
+        one.does("run_tests", "failed", ticket=1)
+        one.says("failed", said, told=True)
+        one.facts.append(events.TrajectoryEnded(outcome=float(number)))
+        yield one
 
 
 def _attempt(version: int, number: int, member: int, source: str, at_ms: int) -> Attempt:

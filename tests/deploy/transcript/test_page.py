@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.deploy.transcript.decoding import ids_as_text
 from headrace.deploy.transcript.page import BRIEF, SHORT, WHOLE, Colouring, Kind, Limits, call_text, transcript
 from headrace.deploy.transcript.refolded import Note, NoteKind
 from headrace.deploy.transcript.styled import sampled_colour
@@ -16,6 +17,10 @@ from tests.trainer.builders import segment, trajectory
 
 def text_of(lines):
     return ["".join(fragment.text for fragment in line) for line in lines]
+
+
+def sampled_values(lines):
+    return [fragment.value for line in lines for fragment in line if fragment.kind is Kind.SAMPLED]
 
 
 def words(token_ids):
@@ -120,6 +125,34 @@ def test_a_call_is_its_context_and_its_answer():
 
 def test_without_a_decoder_ids_are_printed():
     assert "    20 27" in text_of(transcript(RECORD, None, Colouring.NONE, WHOLE))
+
+
+def test_without_a_decoder_messages_are_printed_if_all_sampled_turns_have_them():
+    said = [
+        turn.model_copy(update={"messages": [{"role": "assistant", "content": f"Turn {number}."}]})
+        for number, turn in enumerate(RECORD.turns)
+    ]
+    record = RECORD.model_copy(update={"turns": said})
+    lines = transcript(record, None, Colouring.VERSION, WHOLE, advantage=0.5)
+    assert text_of(lines) == [
+        "  turn 0, version 4–5, mean log-probability -1.00",
+        "    assistant: Turn 0.",
+        "    · tool search() → ok",
+        "  turn 1, version 5, mean log-probability -2.00",
+        "    assistant: Turn 1.",
+        "    · pruned c1",
+    ]
+    assert sampled_values(lines) == [None, 5]
+    assert sampled_values(transcript(record, None, Colouring.ADVANTAGE, WHOLE, advantage=0.5)) == [0.5, 0.5]
+    assert sampled_colour(None, Colouring.LOGPROB) is None, "a message has no band"
+    assert "    20 27" in text_of(transcript(record, ids_as_text, Colouring.NONE, WHOLE))
+    some = RECORD.model_copy(update={"turns": [said[0], RECORD.turns[1]]})
+    assert "    20 27" in text_of(transcript(some, None, Colouring.NONE, WHOLE)), "the second turn has none"
+    call = ModelCalled(
+        model="m", sampled_ids=[3], version_spans=[VersionSpan(version=4, start=0, end=1)], messages=said[0].messages
+    )
+    lines = call_text(call, None, Colouring.VERSION, BRIEF)
+    assert (text_of(lines), sampled_values(lines)) == (["    assistant: Turn 0."], [4])
 
 
 def test_long_contexts_are_shortened_in_the_middle_and_sampled_text_never():
