@@ -22,6 +22,9 @@ def command(run: str | None, days: int, address: str | None, revoke_all: bool, d
     runs. It is signed with a key in the data folder (DATA/keys/share.key). The dashboard itself listens on loopback
     only: to show a link to others, have a proxy pass /shared/, /static/ and /api/metrics to it, and no other path.
 
+    If ClickHouse answers and knows no such run, a warning names those that exist: a link may be made before its run
+    begins.
+
     \b
       headrace share demo
       headrace share demo --days 30 --address https://headrace.example.org
@@ -58,3 +61,33 @@ def command(run: str | None, days: int, address: str | None, revoke_all: bool, d
     print_lines([f"{base}{PREFIX}{sign(Share(run, expires), key)}/"])
     day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires))
     print_line(f"shows the run {run} until {day}; `headrace share --revoke-all` ends all links", err=True)
+    if problem := _unknown(run, data):
+        print_line(f"warning: {problem} The link shows it once it has begun.", err=True)
+
+
+def _unknown(run: str, data: str | None) -> str | None:
+    """Returns that ClickHouse knows no run ``run``; ``None`` if it does, or cannot be asked."""
+    from headrace.deploy.configuration.settings import load_settings
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.stack.state import address_of
+
+    try:
+        address = address_of("clickhouse", None, data)
+    except StackError:
+        return None
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    from headrace.deploy.dashboard.runs import runs_besides, unknown_run
+    from headrace.streams.clickhouse.database import open_client
+
+    settings = load_settings(data=data)
+    secrets = settings.clickhouse_secrets if settings.clickhouse else settings.secrets_of_embedded
+    try:
+        client = open_client(address, secrets=secrets, connect_timeout_s=2, timeout_s=10)
+        try:
+            others = runs_besides(client, run)
+        finally:
+            client.close()
+    except (ClickHouseError, OSError, ValueError):
+        return None
+    return None if others is None else unknown_run(run, others, remedy="")

@@ -2,8 +2,12 @@
 
 import difflib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from headrace.deploy.dashboard.panel import Form, Panel
+from headrace.deploy.dashboard.panel import Form, Panel, read_panel
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
 
 MAX_NAMES = 10_000
 """Most runs among which the nearest names are searched."""
@@ -38,12 +42,23 @@ NAMES = Panel(
 """Lists the runs for a message."""
 
 
-def unknown_run(run: str, names: Sequence[str]) -> str:
-    """Returns the message that there is no run ``run``, with the nearest of ``names``, which are the newest first."""
+def runs_besides(client: "Client", run: str) -> Sequence[str] | None:
+    """Returns the names of the runs in ClickHouse, the newest first, if ``run`` is none of them; else ``None``. Raises
+    the client's ``ClickHouseError``.
+    """
+    if read_panel(client, KNOWN, {"run": run})["known"][0]:
+        return None
+    return read_panel(client, NAMES, {})["run"]
+
+
+def unknown_run(run: str, names: Sequence[str], *, remedy: str = " Choose one above.") -> str:
+    """Returns the message that there is no run ``run``, with the nearest of ``names``, which are the newest first.
+    ``remedy``: what to do if none is near.
+    """
     if not names:
         return f"There is no run {run!r}, and no other yet: headrace demo starts one."
     near = difflib.get_close_matches(run, names, n=3, cutoff=0.6)
     if near:
         return f"There is no run {run!r}. Is it {' or '.join(repr(name) for name in near)}?"
     newest = ", ".join(repr(name) for name in names[:5])
-    return f"There is no run {run!r}. The newest of {len(names)}: {newest}. Choose one above."
+    return f"There is no run {run!r}. The newest of {len(names)}: {newest}.{remedy}"

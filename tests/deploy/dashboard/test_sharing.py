@@ -253,6 +253,20 @@ def test_the_command_prints_a_link_and_revokes_it(tmp_path: Path) -> None:
     assert share("demo", "--address", "nowhere").exit_code == 2
 
 
+@pytest.mark.clickhouse
+def test_a_run_that_does_not_exist_is_a_warning(dashboard: str, clickhouse_reader: str, tmp_path: Path) -> None:
+    def share(run: str, clickhouse: str) -> str:
+        options = [run, "--address", "https://headrace.example.org", "--data", str(tmp_path)]
+        done = CliRunner(env={"HEADRACE_CLICKHOUSE": clickhouse}).invoke(cli, ["share", *options])
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith("https://headrace.example.org/shared/")
+        return done.stderr
+
+    assert "warning: There is no run 'mien'. Is it 'mine'? The link shows it" in share("mien", clickhouse_reader)
+    assert "warning" not in share("mine", clickhouse_reader)
+    assert "warning" not in share("mien", "http://127.0.0.1:1"), "nobody can be asked"
+
+
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
