@@ -1,6 +1,6 @@
 """From measured values to alerts: opens an episode while a value is beyond its limit, resolves it afterwards. Pure.
 
-    lag of headrace-sink   310 s, for 60 s   opened  ·  140 s   resolved (below half of the limit)
+    lag of sink   310 s, for 60 s   opened  ·  140 s   resolved (below half of the limit)
 
 Every change is an alert in ``alerts`` with an episode, like those of the monitors. The open ones are folded from there
 at the start, so a restarted process neither opens an episode twice nor forgets one.

@@ -1,6 +1,6 @@
 """The measured values as metrics: one gauge for each condition, named in ``conditions.py``.
 
-headrace_oncall_lag_seconds{group="headrace-sink"} 12.4
+headrace_oncall_lag_seconds{group="sink"} 12.4
 """
 
 from functools import partial

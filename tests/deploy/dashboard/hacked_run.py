@@ -184,7 +184,7 @@ def log_of_run() -> StoredLog:
         over = Episode(id="over", monitor="talks", state=state, agent="fixer", since_ms=1, examples=["v0-shoes-0-0"])
         alert = Alert(run=RUN, source="watch", kind="monitor_talks", message=f"It is {state}.", episode=over)
         log.add("alerts", RUN, alert, id=derived_id("over", number))
-    behind = Found("headrace-sink", 400.0, details={"topic": "events", "partition": 3, "records": 5120})
+    behind = Found("sink", 400.0, details={"topic": "events", "partition": 3, "records": 5120})
     log.add("alerts", "lag", opened(LAG, behind, 300.0, NOW_MS - 60_000), id=derived_id("lag"))
     for version in (1, 2):
         _add_step(log, version, written["training"])

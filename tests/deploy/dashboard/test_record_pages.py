@@ -182,7 +182,7 @@ def test_from_an_alert_to_the_guilty_turn_in_three_clicks(planted: str) -> None:
 def test_an_alert_of_the_process_on_call_has_what_was_measured_and_its_runbook(planted: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{planted}/watch")
-        alarm = page.locator("article.alert", has_text="headrace-sink").first
+        alarm = page.locator("article.alert", has_text="lag of sink").first
         alarm.wait_for()
         assert alarm.locator(".measured").inner_text() == "topic events · partition 3 · records 5,120"
         assert complaints == []

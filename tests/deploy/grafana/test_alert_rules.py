@@ -34,7 +34,7 @@ def test_a_silent_sink_alarms_and_one_that_only_measures_lag_is_silent(empty: Cl
     assert not alarms(empty, "headrace-sink-silent"), "for less than a minute"
     empty.command("TRUNCATE TABLE sinks")
     sign("sink/a", 90)
-    empty.command("INSERT INTO lag (time, consumer_group, topic) SELECT now64(3), 'headrace-sink', 'events'")
+    empty.command("INSERT INTO lag (time, consumer_group, topic) SELECT now64(3), 'sink', 'events'")
     assert alarms(empty, "headrace-sink-silent")
     sign("sink/b", 1)
     assert not alarms(empty, "headrace-sink-silent"), "another one writes"

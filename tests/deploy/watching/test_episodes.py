@@ -115,9 +115,9 @@ def test_a_line_says_what_since_when_and_who_shows_it() -> None:
         "01234567  opened, seen by ada  talks  0.188, usually 0.05  strength 1.1  since v64  r/search/wiki  "
         "runbook reward-hack  t-1 t-2 …"
     )
-    about_a_group = status.newest.model_copy(update={"details": {"value": 400.0, "subject": "headrace-sink"}})
+    about_a_group = status.newest.model_copy(update={"details": {"value": 400.0, "subject": "sink"}})
     (lag,) = episodes([about_a_group])
-    assert "  400  strength 1.1  since v64  r/headrace-sink/search/wiki  " in row(lag)
+    assert "  400  strength 1.1  since v64  r/sink/search/wiki  " in row(lag)
     assert row(status, full=True).startswith("0123456789  ")
     assert row(status, full=True).endswith("t-1 t-2 t-3")
 
@@ -125,7 +125,7 @@ def test_a_line_says_what_since_when_and_who_shows_it() -> None:
 def test_below_the_line_stand_since_when_the_message_and_what_was_measured() -> None:
     (talks,) = episodes([alert("aaa", OPENED)])
     assert explanation(talks) == ["    since 1970-01-01 00:00:00 UTC, warning", "    More attempts talk."]
-    measured = {"value": 400.0, "limit": 300.0, "subject": "headrace-sink", "topic": "events", "partition": 3}
+    measured = {"value": 400.0, "limit": 300.0, "subject": "sink", "topic": "events", "partition": 3}
     (lag,) = episodes([talks.newest.model_copy(update={"details": measured, "message": "It is far behind."})])
     assert explanation(lag)[1:] == ["    It is far behind.", "    topic: events", "    partition: 3"]
 

@@ -23,22 +23,22 @@ def judged(alarms: Alarms, condition: str, *found: Found, at_s: float) -> list[A
 
 def test_lag_must_last_and_is_resolved_below_half_of_the_limit() -> None:
     alarms = Alarms(LIMITS)
-    assert judged(alarms, "lag", Found("headrace-sink", 310), at_s=0) == []
-    assert judged(alarms, "lag", Found("headrace-sink", 290), at_s=30) == [], "it was below in between"
-    assert judged(alarms, "lag", Found("headrace-sink", 320), at_s=40) == []
-    (alert,) = judged(alarms, "lag", Found("headrace-sink", 400, details={"topic": "events"}), at_s=100)
+    assert judged(alarms, "lag", Found("sink", 310), at_s=0) == []
+    assert judged(alarms, "lag", Found("sink", 290), at_s=30) == [], "it was below in between"
+    assert judged(alarms, "lag", Found("sink", 320), at_s=40) == []
+    (alert,) = judged(alarms, "lag", Found("sink", 400, details={"topic": "events"}), at_s=100)
     assert (alert.kind, alert.severity, alert.runbook) == ("oncall_lag", Severity.WARNING, "lag")
     assert alert.message == (
-        "A consumer group is far behind: what it writes is late. lag of headrace-sink: 400 s, alarming from 300 on. "
+        "A consumer group is far behind: what it writes is late. lag of sink: 400 s, alarming from 300 on. "
         "`headrace topology --lag` helps; `headrace runbook lag` says how to find the cause."
     )
-    assert alert.details == {"value": 400, "limit": 300, "subject": "headrace-sink", "topic": "events"}
+    assert alert.details == {"value": 400, "limit": 300, "subject": "sink", "topic": "events"}
     assert alert.episode is not None
     assert alert.episode.since_ms == 40_000
     assert alert.episode.strength == pytest.approx(4 / 3)
-    assert judged(alarms, "lag", Found("headrace-sink", 200), at_s=115) == [], "still above half"
-    (ended,) = judged(alarms, "lag", Found("headrace-sink", 100), at_s=130)
-    assert ended.message == "Resolved: lag of headrace-sink: 100 s."
+    assert judged(alarms, "lag", Found("sink", 200), at_s=115) == [], "still above half"
+    (ended,) = judged(alarms, "lag", Found("sink", 100), at_s=130)
+    assert ended.message == "Resolved: lag of sink: 100 s."
     assert ended.episode is not None
     assert (ended.episode.state, ended.episode.id) == (EpisodeState.RESOLVED, alert.episode.id)
 

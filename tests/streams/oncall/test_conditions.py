@@ -61,7 +61,7 @@ def lag(system: System, start: float) -> Iterator[tuple[float, EpisodeState | No
         (0, 299.9, None), (60, 300.0, None), (119.9, 300.0, None), (120, 300.0, OPENED), (121, 150.0, None),
         (122, 149.9, RESOLVED),
     ):  # fmt: skip
-        system.lags = [Found("headrace-sink", behind_s), Found("headrace-score", 299.9)]
+        system.lags = [Found("sink", behind_s), Found("headrace-score", 299.9)]
         yield start + second, state
 
 
@@ -124,7 +124,7 @@ def mismatch(system: System, start: float) -> Iterator[tuple[float, EpisodeState
 
 
 ROUNDS: dict[str, tuple[str, Round]] = {
-    "lag": ("headrace-sink", lag),
+    "lag": ("sink", lag),
     "dead-letters": ("events", dead_letters),
     "no-steps": ("r", no_steps),
     "silent-samplers": ("r", no_samplers),

@@ -80,7 +80,7 @@ evaluation_interval: 30s
 tests:
   - interval: 30s
     input_series:
-      - {series: 'headrace_oncall_lag_seconds{group="headrace-sink"}', values: '0 310 320 330 340 350 20 20'}
+      - {series: 'headrace_oncall_lag_seconds{group="sink"}', values: '0 310 320 330 340 350 20 20'}
       - {series: 'headrace_oncall_monitors_open{monitor="reward"}', values: '0x4 1x4'}
       - {series: 'headrace_oncall_checked_seconds{what="kafka"}', values: '1x20'}
     alert_rule_test:
@@ -88,10 +88,10 @@ tests:
       - eval_time: 2m
         alertname: HeadraceLag
         exp_alerts:
-          - exp_labels: {severity: warning, group: headrace-sink}
+          - exp_labels: {severity: warning, group: sink}
             exp_annotations:
               summary: "A consumer group is far behind: what it writes is late."
-              description: "headrace-sink: 340"
+              description: "sink: 340"
               runbook: headrace runbook lag
       - {eval_time: 3m, alertname: HeadraceLag}
       - eval_time: 3m
