@@ -9,9 +9,16 @@ from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
 from headrace.deploy.oncall.runbook import NoRunbook, runbook, titles
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.topics import trainer_group
+from headrace.streams.assembly.assembler import AssemblerConfig
+from headrace.streams.clickhouse.sink_config import SinkConfig
+from headrace.streams.notifying.notifier import GROUP
 from headrace.streams.oncall.conditions import CONDITIONS
 from headrace.streams.oncall.prometheus_rules import rules
 from headrace.streams.watch.monitors import NAMES, runbook_of
+from headrace.streams.workers import consumer_group
+from headrace.streams.workers_config import PROCESSORS
 
 SECTIONS = ("**Means.**", "**Decide.**", "**Helps.**", "**Resolved**")
 
@@ -48,6 +55,18 @@ def test_commands_of_a_runbook_exist_with_their_options(name: str) -> None:
             command = found
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("-")} <= known, line
+
+
+def test_every_error_of_a_dead_letter_is_in_its_runbook() -> None:
+    rows = [line.split(" | ") for line in runbook("dead-letters").splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows] == [f"| `{error}`" for error in DeadLetterError]
+    assert all(len(row) == 3 and len(row[2]) > 10 for row in rows)
+
+
+def test_the_groups_in_the_runbook_about_lag_exist() -> None:
+    own = {*map(consumer_group, PROCESSORS), AssemblerConfig("").group, SinkConfig("", "").group}
+    named = {*re.findall(r"`(headrace-[^`]+|assemble|sink|score|group|observe|watch)`", runbook("lag"))}
+    assert named == own | {trainer_group("RUN"), f"{GROUP}-…"}
 
 
 def test_the_command_prints_a_runbook_or_the_list() -> None:
