@@ -16,7 +16,7 @@ from headrace.streams.clickhouse.sink_config import SinkConfig
 from headrace.streams.notifying.notifier import GROUP
 from headrace.streams.oncall.conditions import CONDITIONS
 from headrace.streams.oncall.prometheus_rules import rules
-from headrace.streams.watch.monitors import NAMES, runbook_of
+from headrace.streams.watch.monitors import NAMES, is_reading, runbook_of
 from headrace.streams.workers import consumer_group
 from headrace.streams.workers_config import PROCESSORS
 
@@ -55,6 +55,11 @@ def test_commands_of_a_runbook_exist_with_their_options(name: str) -> None:
             command = found
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("-")} <= known, line
+
+
+@pytest.mark.parametrize("name", [*NAMES, "component:NAME", "against:NAME"])
+def test_the_runbook_of_a_monitor_names_it(name: str) -> None:
+    assert is_reading(name) or f"`{name}`" in runbook(runbook_of(name))
 
 
 def test_every_error_of_a_dead_letter_is_in_its_runbook() -> None:
