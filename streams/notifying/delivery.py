@@ -8,7 +8,9 @@ import asyncio
 import logging
 import smtplib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import aiohttp
@@ -66,8 +68,10 @@ class Http:
     async def deliver(self, notice: Notice) -> None:
         """Deliver ``notice``."""
         body = _written(self._body, notice)
-        if body is None:
-            return
+        if body is not None:
+            await self._post(body)
+
+    async def _post(self, body: Any) -> None:
         try:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
             async with (
@@ -96,6 +100,17 @@ class Alertmanager(Http):
     def _body(self, notice: Notice) -> Any:
         alert = alertmanager(notice)
         return None if alert is None else [alert]
+
+    async def repeat(self, opened: Sequence[Notice], now_ms: int) -> None:
+        """Deliver the open episodes of ``opened`` again, as of ``now_ms`` (Unix milliseconds). Raises
+        :class:`NotDelivered` or :class:`Refused`.
+        """
+        bodies = []
+        for notice in opened:
+            with suppress(Refused):
+                bodies += _written(self._body, replace(notice, time_ms=max(now_ms, notice.time_ms)))
+        if bodies:
+            await self._post(bodies)
 
 
 class Mail:

@@ -13,7 +13,8 @@ from typing import Any
 from headrace.schemas.records.alert import Alert, EpisodeState
 
 HOLD_MS = 7 * 24 * 3_600_000
-"""Time after which Alertmanager takes an open episode for resolved if nothing more is said about it, milliseconds."""
+"""Time after which Alertmanager takes an open episode for resolved if nothing more is said about it, milliseconds. It
+is told again by the notifier while it is open, so this is for a notifier that is gone."""
 PLAIN_HOLD_MS = 3_600_000
 """The same for an alert without an episode, which nobody resolves."""
 MAX_SUBJECT = 150

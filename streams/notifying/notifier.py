@@ -6,11 +6,15 @@
 A sink that does not answer loses nothing: its offset stays, and at most one batch is in memory. A notice may arrive
 twice, after a crash between delivery and commit; its id is the same. One that a sink refuses for good is logged, and
 the next one follows.
+
+Alertmanager keeps alerts in memory, and ends those of which it hears nothing. So it is told every few hours which
+episodes are open, as the log says.
 """
 
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +23,8 @@ from pathlib import Path
 from headrace.schemas.bounds import is_time
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.consumer import ReportingConsumer
-from headrace.schemas.kafka.reading import KafkaRecord
-from headrace.schemas.records.alert import Alert
+from headrace.schemas.kafka.reading import KafkaRecord, scan
+from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.topics import ALERTS
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.notifying.delivery import Alertmanager, Http, Log, Mail, NotDelivered, Refused, Sink
@@ -69,6 +73,9 @@ class NotifyConfig:
     """Whether a new sink gets the alerts that exist; otherwise it starts with new ones."""
     retry_most_s: float = 60.0
     """Longest pause in seconds between two attempts."""
+    repeat_s: float = 6 * 3600.0
+    """Seconds after which Alertmanager is told again which episodes are open: it forgets them when it is restarted, and
+    ends those of which it hears nothing for a week."""
 
     def __post_init__(self) -> None:
         if not (self.webhook or self.alertmanager or self.smtp or self.log):
@@ -93,6 +100,8 @@ class NotifyConfig:
         _tls_of(self)
         if self.retry_most_s <= 0:
             raise ValueError("retry_most_s must be above 0")
+        if not 0 < self.repeat_s <= 86_400:
+            raise ValueError("repeat_s must be above 0, and at most a day")
 
 
 def sinks_of(config: NotifyConfig) -> list[Sink]:
@@ -155,9 +164,14 @@ async def _serve(config: NotifyConfig, sink: Sink, stop: asyncio.Event, started:
         auto_offset_reset="earliest" if config.from_beginning else "latest",
     ) as consumer:
         started(sink.name)
-        pause_s = FIRST_PAUSE_S
+        pause_s, repeats_at = FIRST_PAUSE_S, time.monotonic()
         while not stop.is_set():
-            if (fault := await deliver_next(consumer, sink)) is None:
+            fault = await deliver_next(consumer, sink)
+            # Without a partition another process of the group has it, until it fails.
+            is_due = isinstance(sink, Alertmanager) and time.monotonic() >= repeats_at and consumer.assignment()
+            if fault is None and is_due and (fault := await repeat_open(config.bootstrap, consumer, sink)) is None:
+                repeats_at = time.monotonic() + config.repeat_s
+            if fault is None:
                 pause_s = FIRST_PAUSE_S
                 continue
             pause_s = min(pause_s, config.retry_most_s)
@@ -166,6 +180,36 @@ async def _serve(config: NotifyConfig, sink: Sink, stop: asyncio.Event, started:
                 async with asyncio.timeout(pause_s):
                     await stop.wait()
             pause_s *= 2
+
+
+async def repeat_open(bootstrap: str, consumer: ReportingConsumer, sink: Alertmanager) -> NotDelivered | None:
+    """Deliver the episodes again that are open after the records that ``consumer`` has committed. Returns why they were
+    not taken; what is refused for good is logged.
+    """
+    committed = {place: await consumer.committed(place) or 0 for place in consumer.assignment()}
+    opened: dict[str, Notice] = {}
+    async with open_consumer(bootstrap) as reader:
+        ends = {place.partition: end for place, end in committed.items()}
+        async for record in scan(reader, list(committed), stop=ends):
+            with suppress(UnreadableRecord):
+                fold_open(opened, _read(record))
+    try:
+        await sink.repeat(list(opened.values()), time.time_ns() // 1_000_000)
+    except Refused as error:
+        logger.error("%s refuses open episodes: %s", sink.name, error)
+    except NotDelivered as error:
+        return error
+    return None
+
+
+def fold_open(opened: dict[str, Notice], notice: Notice | None) -> None:
+    """Add the next notice to ``opened``, the newest of each open episode by id."""
+    episode = None if notice is None else notice.alert.episode
+    if notice is None or episode is None or episode.state is EpisodeState.ACKNOWLEDGED:
+        return
+    opened.pop(episode.id, None)
+    if episode.state is not EpisodeState.RESOLVED:
+        opened[episode.id] = notice
 
 
 async def deliver_next(consumer: ReportingConsumer, sink: Sink) -> NotDelivered | None:
@@ -209,10 +253,14 @@ def notice_of(record: KafkaRecord) -> Notice | None:
     ``None`` if it cannot be read, which is logged: the sink of ClickHouse makes the dead letter.
     """
     try:
-        envelope, payload = decode(record.headers, record.value)
+        return _read(record)
     except UnreadableRecord as error:
         logger.warning("no notice of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
         return None
+
+
+def _read(record: KafkaRecord) -> Notice | None:
+    envelope, payload = decode(record.headers, record.value)
     if not isinstance(payload, Alert):
         return None
     return Notice(envelope.id, record.timestamp if is_time(record.timestamp) else envelope.time_ms, payload)

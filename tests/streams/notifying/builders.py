@@ -36,8 +36,8 @@ def notice(state: EpisodeState = EpisodeState.OPENED, id: str = "n-1") -> Notice
     return Notice(id, TIME_MS, alert(state))
 
 
-def message(id: str) -> Message:
-    return episode_message(alert(id=id), TIME_MS)
+def message(id: str, state: EpisodeState = EpisodeState.OPENED) -> Message:
+    return episode_message(alert(state, id=id), TIME_MS)
 
 
 def record(offset: int, id: str) -> KafkaRecord:

@@ -97,6 +97,11 @@ async def test_an_episode_is_one_alert_until_it_is_resolved(tmp_path: Path) -> N
         }
         assert found["annotations"] == {"summary": "More attempts talk.", "examples": "t-1 t-2"}
         assert found["status"]["state"] == "active"
+        week_ms = 7 * 86_400_000
+        await sink.repeat([now(EpisodeState.ONGOING, since_ms=at_ms - 60_000, at_ms=at_ms)], at_ms + week_ms)
+        (again,) = await open_alerts(address)
+        assert again["labels"] == found["labels"]
+        assert again["endsAt"] > found["endsAt"]
         await sink.deliver(now(EpisodeState.RESOLVED, since_ms=at_ms - 60_000, at_ms=at_ms + 1))
         async with asyncio.timeout(30):
             while await open_alerts(address):  # noqa: ASYNC110 - another process ends it

@@ -11,9 +11,11 @@ import pytest
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.records.alert import EpisodeState
 from headrace.schemas.topics import ALERTS
 from headrace.streams.notifying.delivery import NotDelivered
-from headrace.streams.notifying.notifier import NotifyConfig, run_notifier, sinks_of
+from headrace.streams.notifying.formats import Notice
+from headrace.streams.notifying.notifier import NotifyConfig, fold_open, run_notifier, sinks_of
 from tests.certificates import make_certificates
 from tests.streams.notifying.builders import message, notice
 from tests.streams.notifying.servers import http_server, smtp_server
@@ -29,6 +31,8 @@ from tests.streams.notifying.servers import http_server, smtp_server
         ({"smtp": "mail:25", "mail_to": ("a@x",), "smtp_user": "me"}, "belong together"),
         ({"webhook": "http://x", "token_file": Path("/nowhere")}, "not a file"),
         ({"log": True, "retry_most_s": 0.0}, "above 0"),
+        ({"log": True, "repeat_s": 0.0}, "repeat_s must be above 0"),
+        ({"log": True, "repeat_s": 604_800.0}, "at most a day"),
         ({"smtp": "m:25", "mail_to": ("a@x",), "smtp_ca_file": Path("/nowhere")}, "smtp_ca_file names .* not a file"),
         ({"smtp": "m:25", "mail_to": ("a@x",), "smtp_ca_file": Path(__file__)}, "smtp_ca_file needs smtp_starttls"),
         (
@@ -137,3 +141,45 @@ async def test_a_dead_sink_loses_nothing_and_does_not_hold_up_the_others(kafka: 
                 await write("dead-5")
                 await until(lambda: ids(later.bodies))
             assert ids(later.bodies) == ["dead-5"]
+
+
+def test_the_newest_notice_of_each_open_episode_is_kept() -> None:
+    opened: dict[str, Notice] = {}
+    states = (EpisodeState.OPENED, EpisodeState.ONGOING, EpisodeState.ACKNOWLEDGED)
+    for number, state in enumerate(states):
+        fold_open(opened, notice(state, id=f"n-{number}"))
+    assert {name: each.id for name, each in opened.items()} == {"e-1": "n-1"}
+    fold_open(opened, None)
+    fold_open(opened, notice(EpisodeState.RESOLVED))
+    assert opened == {}
+
+
+@pytest.mark.kafka
+async def test_alertmanager_is_told_again_which_episodes_are_open(kafka: str) -> None:
+    """Also by the next process, at once, and also after requests that failed."""
+
+    def ids(bodies: list[Any]) -> list[str]:
+        return [
+            each["labels"]["episode"] for body in bodies for each in body if each["labels"]["episode"][:4] == "kept"
+        ]
+
+    async def write(name: str, state: EpisodeState) -> None:
+        async with open_producer(kafka) as producer:
+            await (await send(producer, ALERTS, message(name, state)))
+
+    await create_topics(kafka, [ALERTS])
+    async with http_server([503], path="/api/v2/alerts") as server:
+        config = NotifyConfig(kafka, alertmanager=server.address, from_beginning=True, retry_most_s=0.2, repeat_s=0.2)
+        async with running(config):
+            await write("kept-1", EpisodeState.OPENED)
+            await write("kept-2", EpisodeState.OPENED)
+            await until(lambda: ids(server.bodies).count("kept-2") > 2)
+            await write("kept-2", EpisodeState.RESOLVED)
+            await write("kept-3", EpisodeState.OPENED)
+            await until(lambda: ids(server.bodies).count("kept-3") > 2)
+        after = ids(server.bodies)[ids(server.bodies).index("kept-3") :]
+        assert {*after} == {"kept-1", "kept-3"}, "the second one is resolved"
+    async with http_server(path="/api/v2/alerts") as server:
+        async with running(NotifyConfig(kafka, alertmanager=server.address)):
+            await until(lambda: server.bodies)
+        assert ids(server.bodies) == ["kept-1", "kept-3"]
