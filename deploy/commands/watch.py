@@ -37,8 +37,8 @@ def command() -> None:
 def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: str | None, data: str | None) -> None:
     """List alerts of the monitors and of the process oncall, one per line: open ones, or all.
 
-    A line: id, state, monitor or condition, value, strength (it alarms from 1 on), since which version, run and agent,
-    its runbook (`headrace runbook NAME` says how to find the cause), trajectories that show it.
+    A line: id, state, monitor or condition, value and the usual one, strength (it alarms from 1 on), since which
+    version, run and agent, its runbook (`headrace runbook NAME` says how to find the cause), trajectories that show it.
     """
     from headrace.deploy.watching.alerts import read_episodes
     from headrace.deploy.watching.episodes import explanation, row
@@ -137,7 +137,7 @@ def monitors() -> None:
     "--ramp", type=click.IntRange(1, 1000), default=60, show_default=True, help="Steps until 90 % are hacked."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the simulation.")
-@click.option("--live", is_flag=True, help="Send the attempts to a running stack, whose process watch alarms.")
+@click.option("--live", is_flag=True, help="Send the attempts to a running stack, whose process workers raises alarms.")
 @_BROKER[0]
 @_BROKER[1]
 def plant(
@@ -145,7 +145,8 @@ def plant(
 ) -> None:
     """Plant the hack or drift NAME into simulated rollouts, and print which monitors alarm, and when.
 
-    Steps are counted from the first hacked one. NAME `list` prints hacks and drifts, `nothing` plants none.
+    Steps are counted from the first hacked one. NAME `list` prints hacks and drifts, `nothing` plants none. Slow ones,
+    such as forgetting, may need --steps 80 to alarm.
 
     With --live the attempts are sent as events and feedback to a running stack: it assembles, scores, groups and
     watches them, and its pages show their text. They have a run of their own and no consent to training, so nothing is

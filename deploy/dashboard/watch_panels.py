@@ -25,7 +25,7 @@ WATCH_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "episodes",
-        "Alerts of the monitors and of the process on call: open ones first, then by severity and evidence.",
+        "Alerts of the monitors and of the process on call: open ones first, then by severity and strength.",
         f"""
         SELECT episode, run, monitor, agent, task_source, spec, severity, state, is_open, message,
                JSONExtract(details, 'value', 'Nullable(Float64)') AS value,
@@ -49,7 +49,7 @@ WATCH_PANELS: tuple[Panel, ...] = (
             Axis("agent", "Agent", Unit.TEXT),
             Axis("task_source", "Task source", Unit.TEXT),
             Axis("message", "What it says", Unit.TEXT),
-            Axis("strength", "Evidence, relative to the bound", Unit.NUMBER),
+            Axis("strength", "Strength (it alarms from 1 on)", Unit.NUMBER),
             Axis("acknowledged_by", "Acknowledged by", Unit.TEXT),
         ),
         wide=True,

@@ -1,6 +1,6 @@
 """Episodes of the monitors, folded from the records of ``alerts``, as `headrace watch` prints and acknowledges them.
 
-0f3ebc7e  opened  talks  0.19, usually 0.05  strength 1.1  since v64  r1/search/wiki  runbook reward-hack  t-4417 …
+0f3ebc7e  opened  talks  0.19, usual 0.05  strength 1.1  since v64  r1/search/wiki  runbook reward-hack  t-4417 …
 """
 
 from collections.abc import Iterable

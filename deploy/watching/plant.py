@@ -1,7 +1,7 @@
 """`headrace watch plant`: a run with a planted hack through the observations and the fold of the processors.
 
 step  share  alarms
-  18    9 %  few_calls opened: 0.22, usually 0.05 (v68-31 v68-7 …)
+  18    9 %  few_calls opened: 0.22, usual 0.05 (v68-31 v68-7 …)
 """
 
 from collections.abc import Iterator

@@ -602,7 +602,7 @@ def in_words(name: str, value: float, usual: float | None) -> str:
     logarithm, the count that has it."""
     is_log = name in _BY_NAME and _BY_NAME[name].is_log
     now, before = (f"{expm1(each) if is_log else each:.3g}" for each in (value, usual or 0.0))
-    return now if usual is None else f"{now}, usually {before}"
+    return now if usual is None else f"{now}, usual {before}"
 
 
 def about(name: str) -> str:

@@ -55,7 +55,7 @@ function sparkline(label, values, bound, boundAbout, addresses, said) {
 }
 
 const place = (row) => [row.run && `run ${row.run}`, row.subject !== row.run && row.subject, row.agent && `agent ${row.agent}`, row.task_source && `source ${row.task_source}`, row.spec].filter(Boolean).join(" · ");
-const usual = (row) => (row.value == null ? "" : [minus(figure(row.value)), row.expected == null ? "" : `usually ${minus(figure(row.expected))}`, row.limit == null ? "" : `alarming from ${figure(row.limit)}`].filter(Boolean).join(", "));
+const usual = (row) => (row.value == null ? "" : [minus(figure(row.value)), row.expected == null ? "" : `usual ${minus(figure(row.expected))}`, row.limit == null ? "" : `alarming from ${figure(row.limit)}`].filter(Boolean).join(", "));
 
 // What an alert of the process on call has measured beside its value: a partition, the commonest causes.
 function measured(row) {
@@ -76,7 +76,7 @@ function alertCard(row, readings) {
   const since = row.since_version == null ? "" : [" · since ", versionLink(row.since_version, row.run)];
   const card = element("article", { className: "card alert", id: row.episode, tabIndex: -1 },
     element("h3", {}, severity, " ", words(row.monitor), element("span", { className: "reading" }, ` ${usual(row)}`)),
-    element("p", { className: "about" }, place(row), ...since, ` · opened ${instant(row.opened_ms)} ${zone} · evidence ${figure(row.strength, 2)}, alarms from 1`),
+    element("p", { className: "about" }, place(row), ...since, ` · opened ${instant(row.opened_ms)} ${zone} · strength ${figure(row.strength, 2)} (it alarms from 1 on)`),
     element("p", {}, row.message.split(" Look at the examples")[0]), ...measured(row));
   if (row.runbook) card.append(element("p", {}, link(`/runbook/${encodeURIComponent(row.runbook)}`, "How to find the cause"), " ", element("code", {}, `headrace runbook ${row.runbook}`)));
   if (row.pauses) card.append(element("p", { className: "paused" }, "The trainer admits no trajectory of this task source until the alert is resolved, or somebody resumes admission."));
@@ -87,14 +87,14 @@ function alertCard(row, readings) {
     const versions = readings.map((each) => each.version).filter((each) => each != null);
     const span = versions.length ? `v${versions[0]} to v${versions[versions.length - 1]}` : `${readings.length} windows`;
     const addresses = readings.map((each) => listOfWindow(row, each));
-    const heard = readings.map((each) => `window ${each.window}${each.version == null ? "" : `, v${each.version}`}: reading ${minus(figure(each.value))}, evidence ${figure(each.strength, 2)}`);
+    const heard = readings.map((each) => `window ${each.window}${each.version == null ? "" : `, v${each.version}`}: reading ${minus(figure(each.value))}, strength ${figure(each.strength, 2)}`);
     card.append(element("div", { className: "sparks" },
       sparkline(`Reading, ${span}`, readings.map((each) => each.value), readings.map((each) => each.expected), "dashed: what is usual", addresses, heard),
-      sparkline(`Evidence, ${span}`, readings.map((each) => each.strength), 1, "dashed: alarms from 1", addresses, heard)),
+      sparkline(`Strength, ${span}`, readings.map((each) => each.strength), 1, "dashed: alarms from 1", addresses, heard)),
     element("details", {}, element("summary", {}, "Readings as a table"), recordTable(`Readings of ${words(row.monitor)}`, [
       ["Window", (each) => figure(each.window), "number"], ["Version", (each) => (each.version == null ? "–" : versionLink(each.version, row.run)), "number"],
       ["Reading", (each) => minus(figure(each.value)), "number"], ["Usual", (each) => minus(figure(each.expected)), "number"],
-      ["Evidence", (each) => figure(each.strength, 2), "number"],
+      ["Strength", (each) => figure(each.strength, 2), "number"],
     ], [...readings].reverse())));
   }
   if (row.examples.length) card.append(element("p", { className: "examples" }, element("strong", {}, "Trajectories that show it: "),

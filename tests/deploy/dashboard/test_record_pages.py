@@ -164,6 +164,8 @@ def test_from_an_alert_to_the_guilty_turn_in_three_clicks(planted: str) -> None:
         alarm.wait_for()
         assert "Tasks that cannot be solved are solved" in alarm.inner_text()
         assert alarm.locator("svg.spark").count() == 2
+        assert "(it alarms from 1 on)" in alarm.inner_text()
+        assert alarm.locator("figcaption").nth(1).inner_text().startswith("Strength, v")
         assert page.locator("#resolved summary").inner_text() == "1 resolved"
         assert not page.locator("article.resolved").is_visible()  # folded away
         alarm.locator(".examples a", has_text=HACKED[:8]).first.click()  # 2

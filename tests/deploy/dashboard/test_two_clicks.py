@@ -123,7 +123,7 @@ def test_a_point_leads_to_trajectories_and_these_to_their_text(
 
 
 @pytest.mark.parametrize("how", ["a key", "a click"])
-@pytest.mark.parametrize("at", [0, 1], ids=["reading", "evidence"])
+@pytest.mark.parametrize("at", [0, 1], ids=["reading", "strength"])
 def test_a_window_of_an_alert_leads_to_trajectories_and_these_to_their_text(
     url: str, page: Page, at: int, how: str
 ) -> None:

@@ -112,7 +112,7 @@ def test_an_episode_is_named_by_the_beginning_of_its_id() -> None:
 def test_a_line_says_what_since_when_and_who_shows_it() -> None:
     (status,) = episodes([alert("0123456789", OPENED), alert("0123456789", SEEN, by="ada")])
     assert row(status) == (
-        "01234567  opened, seen by ada  talks  0.188, usually 0.05  strength 1.1  since v64  r/search/wiki  "
+        "01234567  opened, seen by ada  talks  0.188, usual 0.05  strength 1.1  since v64  r/search/wiki  "
         "runbook reward-hack  t-1 t-2 …"
     )
     about_a_group = status.newest.model_copy(update={"details": {"value": 400.0, "subject": "sink"}})
@@ -170,8 +170,8 @@ def test_a_row_has_the_unit_of_what_is_measured_and_says_what_has_become_more_co
     plain = alert("aaa", OPENED)
     assert plain.episode is not None
     for monitor, details, shown in (
-        ("tokens", {"value": 6.24, "expected": 5.86}, "tokens  512, usually 350"),
-        ("source_mix", {"value": 0.685, "expected": 0.003, "label": "web"}, "source_mix  0.685, usually 0.003 of web"),
+        ("tokens", {"value": 6.24, "expected": 5.86}, "tokens  512, usual 350"),
+        ("source_mix", {"value": 0.685, "expected": 0.003, "label": "web"}, "source_mix  0.685, usual 0.003 of web"),
     ):
         episode = plain.episode.model_copy(update={"monitor": monitor})
         (status,) = episodes([plain.model_copy(update={"episode": episode, "details": details})])

@@ -73,7 +73,7 @@ def test_an_alert_says_what_how_much_and_what_to_do() -> None:
     (alert,) = episodes(windows)
     assert alert.kind == "monitor_talks"
     assert alert.severity is Severity.WARNING
-    assert "talks is 0.5, usually 0 (agent a, source s; since version 30)" in alert.message
+    assert "talks is 0.5, usual 0 (agent a, source s; since version 30)" in alert.message
     assert f"headrace watch ack {alert.episode.id if alert.episode else ''}" in alert.message
 
 
