@@ -168,9 +168,10 @@ async def _serve(config: NotifyConfig, sink: Sink, stop: asyncio.Event, started:
         while not stop.is_set():
             fault = await deliver_next(consumer, sink)
             # Without a partition another process of the group has it, until it fails.
-            is_due = isinstance(sink, Alertmanager) and time.monotonic() >= repeats_at and consumer.assignment()
-            if fault is None and is_due and (fault := await repeat_open(config.bootstrap, consumer, sink)) is None:
-                repeats_at = time.monotonic() + config.repeat_s
+            is_due = time.monotonic() >= repeats_at and bool(consumer.assignment())
+            if fault is None and is_due and isinstance(sink, Alertmanager):
+                fault = await repeat_open(config.bootstrap, consumer, sink)
+                repeats_at = repeats_at if fault else time.monotonic() + config.repeat_s
             if fault is None:
                 pause_s = FIRST_PAUSE_S
                 continue
