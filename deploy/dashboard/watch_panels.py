@@ -3,6 +3,7 @@ forms."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
+from headrace.streams.watch.monitors import LOG_MONITORS
 
 MAX_EPISODES = 200
 """Most episodes that are shown: open ones first, critical ones before warnings, strong ones before weak ones."""
@@ -10,6 +11,14 @@ MAX_CHARTS = 60
 """Most open episodes with a chart."""
 CHART_WINDOWS = 80
 """Windows in a chart: the newest ones."""
+
+_LOGARITHMS = ", ".join(f"'{name}'" for name in LOG_MONITORS)
+
+
+def _in_its_unit(value: str) -> str:
+    """Returns the expression for a reading in the unit of what is measured: `monitors` has some as log(1 + x)."""
+    return f"if(monitor IN ({_LOGARITHMS}), exp({value}) - 1, {value})"
+
 
 _OPEN_FIRST = "is_open DESC, severity = 'critical' DESC, strength DESC, changed_at DESC, episode"
 
@@ -28,8 +37,8 @@ WATCH_PANELS: tuple[Panel, ...] = (
         "Alerts of the monitors and of the process on call: open ones first, then by severity and strength.",
         f"""
         SELECT episode, run, monitor, agent, task_source, spec, severity, state, is_open, message,
-               JSONExtract(details, 'value', 'Nullable(Float64)') AS value,
-               JSONExtract(details, 'expected', 'Nullable(Float64)') AS expected,
+               {_in_its_unit("JSONExtract(details, 'value', 'Nullable(Float64)')")} AS value,
+               {_in_its_unit("JSONExtract(details, 'expected', 'Nullable(Float64)')")} AS expected,
                JSONExtract(details, 'limit', 'Nullable(Float64)') AS limit,
                JSONExtractString(details, 'subject') AS subject,
                if(JSONHas(details, 'lane'), '', details) AS measured, runbook, pauses, resumed_by,
@@ -59,7 +68,8 @@ WATCH_PANELS: tuple[Panel, ...] = (
         "readings",
         "Readings of the monitors of open alerts, window by window.",
         f"""
-        SELECT episode, `window`, last_version AS version, value, expected, strength,
+        SELECT episode, `window`, last_version AS version, {_in_its_unit("reading.value")} AS value,
+               {_in_its_unit("reading.expected")} AS expected, strength,
                arrayStringConcat(arrayFilter(part -> part != '', [toString(monitor), toString(agent),
                                                                   toString(task_source), toString(spec)]), ' ') AS alarm
         FROM (

@@ -530,6 +530,10 @@ NAMES = (*(each.name for lane in MONITORS.values() for each in lane), TRIPWIRE, 
 """Names of all monitors but those of single components."""
 
 
+LOG_MONITORS = tuple(dict.fromkeys(each.name for lane in MONITORS.values() for each in lane if each.is_log))
+"""Names of the monitors whose values are means of log(1 + x)."""
+
+
 def component_monitors(component: str, *, is_penalty: bool = False) -> tuple[Monitor, Monitor]:
     """The monitors of a reward's ``component``: its mean, and its correlation with the rest of the reward.
     ``is_penalty``: its weight is negative, so that it is worse the larger it is."""

@@ -179,7 +179,7 @@ function drawWatched(rows) {
   fill("watched", recordTable("What the monitors read", [
     ["Observations", (row) => row.lane], ["Run", (row) => row.run || "–"], ["Agent", (row) => row.agent || "–"], ["Source", (row) => row.task_source || "–"],
     ["Spec", (row) => row.spec || "–"], ["Windows", (row) => figure(row.windows), "number"],
-    ["Judged", (row) => (row.windows > 25 ? "yes" : `from window 26 on`)], [`Last (${zone})`, (row) => instant(row.last_ms)],
+    ["Judged", (row) => (row.windows > 30 ? "yes" : row.windows > 25 ? "mostly, all from window 31 on" : "mostly from window 26 on")], [`Last (${zone})`, (row) => instant(row.last_ms)],
   ], rows));
 }
 
