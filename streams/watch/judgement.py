@@ -35,7 +35,7 @@ from headrace.streams.watch.monitors import (
 )
 from headrace.streams.watch.offsets import Offset, with_window
 from headrace.streams.watch.shares import Shares, followed
-from headrace.streams.watch.window import Measured, Row, View
+from headrace.streams.watch.window import VALUE, WEIGHT, Measured, Row, View
 
 ANY_RUN = "*"
 """In settings: every run that is not named."""
@@ -172,8 +172,8 @@ class _Turn:
     def _unpaid(self) -> frozenset[str]:
         """The components that are no part of the reward: every weight in the window is 0, as of a shaping term whose
         schedule has ended, or of a figure that the reward only records."""
-        names = {name[7:] for row in self._rows for name in row.values if name.startswith("weight:")}
-        return frozenset(name for name in names if not any(self._view.column(f"weight:{name}")))
+        names = {name for row in self._rows for name in row.values if name.startswith(WEIGHT)}
+        return frozenset(name.removeprefix(WEIGHT) for name in names if not any(self._view.column(name)))
 
     def _charted(self, monitor: Monitor, *, counts: bool = True) -> _Verdict | None:
         """The verdict of a chart. ``counts``: whether what it measures is still paid for; otherwise there is no
@@ -230,15 +230,15 @@ class _Turn:
         """The monitors of the components in the window, as many as may have a chart."""
         if self.state.key.lane is not Lane.REWARD:
             return []
-        seen = {name for row in self._rows for name in row.values if name.startswith("value:")}
-        names = sorted(name for name in seen if len(COMPONENT + name[6:]) <= MAX_NAME)
-        known = [name for name in self._charts if name.startswith(COMPONENT)]
-        new = [name for name in names if COMPONENT + name[6:] not in known]
-        allowed = {*known, *(COMPONENT + name[6:] for name in new[: max(0, MAX_COMPONENTS - len(known))])}
-        kept = [name[6:] for name in names if COMPONENT + name[6:] in allowed]
+        seen = {name.removeprefix(VALUE) for row in self._rows for name in row.values if name.startswith(VALUE)}
+        names = sorted(name for name in seen if len(COMPONENT + name) <= MAX_NAME)
+        known = {name.removeprefix(COMPONENT) for name in self._charts if name.startswith(COMPONENT)}
+        new = [name for name in names if name not in known]
+        allowed = {*known, *new[: max(0, MAX_COMPONENTS - len(known))]}
         return [
             monitor
-            for component in kept
+            for component in names
+            if component in allowed
             for monitor in component_monitors(component, is_penalty=is_penalty(self._view, component))
         ]
 
@@ -260,7 +260,7 @@ class _Turn:
         excess: list[float] = []
         first = dict(self.state.first_weights)
         for component, schedule in anneals.get(self.state.key.spec, {}).items():
-            name = f"weight:{component}"
+            name = WEIGHT + component
             weighed = [
                 (row.version, row.values[name]) for row in self._rows if row.version is not None and name in row.values
             ]
@@ -293,8 +293,8 @@ class _Turn:
                 now, usual = shares_now(self._view, monitor.name), after.get(monitor.name, Shares())
                 if not now and monitor.name not in LABELS:
                     continue
-                level = _LEVEL * monitor.rule.smallest if monitor.rule else inf
-                after[monitor.name] = followed(usual, now, frozen=suspected, level=level)
+                most = _LEVEL * monitor.rule.smallest if monitor.rule else inf
+                after[monitor.name] = followed(usual, now, frozen=suspected, level=most)
                 if after[monitor.name].windows < usual.windows:
                     self._charts.pop(monitor.name, None)
         return after

@@ -17,7 +17,7 @@ from headrace.streams.watch.distances import (
 )
 from headrace.streams.watch.offsets import without_offsets
 from headrace.streams.watch.shares import risen, shares_of
-from headrace.streams.watch.window import Guilt, Measure, Measured, Row, View, averaged
+from headrace.streams.watch.window import VALUE, WEIGHT, Guilt, Measure, Measured, Row, View, averaged
 
 FEW = 16
 """Fewest rows with a value that are measured."""
@@ -206,7 +206,7 @@ SHARED = frozenset({*LABELS, ACTION_MIX})
 
 def is_penalty(view: View, component: str) -> bool:
     """Whether the weights of ``component`` are negative, taken together."""
-    return _sign(view.column(f"weight:{component}")) < 0
+    return _sign(view.column(WEIGHT + component)) < 0
 
 
 def _sign(weights: Sequence[float]) -> float:
@@ -219,7 +219,7 @@ def against_the_rest(component: str) -> Measure:
     one that games."""
 
     def measure(view: View) -> Measured | None:
-        value, weight = f"value:{component}", f"weight:{component}"
+        value, weight = VALUE + component, WEIGHT + component
         pairs = [
             (values[value], values["total"] - values[value] * values[weight])
             for values in (row.values for row in view.acted)
@@ -390,7 +390,7 @@ def lacks(name: str, limit: float = 0.5) -> Guilt:
 
 def opposed(component: str) -> Guilt:
     """Rows in which a component and the rest of the reward are on other sides of their means, the farthest first."""
-    value, weight = f"value:{component}", f"weight:{component}"
+    value, weight = VALUE + component, WEIGHT + component
 
     def guilt(row: Row, measured: Measured) -> float | None:
         if not {"total", value, weight} <= row.values.keys() or row.values.get("evaluates"):

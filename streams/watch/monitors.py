@@ -14,7 +14,7 @@ from math import expm1
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import measures as m
 from headrace.streams.watch.chart import ChartRule, Direction
-from headrace.streams.watch.window import Guilt, Measure, View
+from headrace.streams.watch.window import VALUE, WEIGHT, Guilt, Measure, View
 
 UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH
 
@@ -75,8 +75,8 @@ def _reward_falls_by(component: str) -> Callable[[View], bool]:
     components have risen meanwhile."""
 
     def falls(view: View) -> bool:
-        measured, usual = m.average_of_scale(f"value:{component}")(view), view.charts.get(COMPONENT + component)
-        weight = m.average(f"weight:{component}")(view)
+        measured, usual = m.average_of_scale(VALUE + component)(view), view.charts.get(COMPONENT + component)
+        weight = m.average(WEIGHT + component)(view)
         if view.reward_change is None or measured is None or weight is None or usual is None:
             return False
         taken = weight.value * (usual.mean - measured.value)
@@ -537,7 +537,7 @@ LOG_MONITORS = tuple(dict.fromkeys(each.name for lane in MONITORS.values() for e
 def component_monitors(component: str, *, is_penalty: bool = False) -> tuple[Monitor, Monitor]:
     """The monitors of a reward's ``component``: its mean, and its correlation with the rest of the reward.
     ``is_penalty``: its weight is negative, so that it is worse the larger it is."""
-    value = f"value:{component}"
+    value = VALUE + component
     mean = Monitor(
         COMPONENT + component,
         Lane.REWARD,

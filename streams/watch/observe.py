@@ -18,6 +18,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.watch import MAX_OBSERVED, Lane, Observation
 from headrace.schemas.task_labels import difficulty, is_tripwire, marked, task_source
 from headrace.streams.watch.actions import CALL, SAY, actions, calls, longest_streak, prune_streak, trigrams
+from headrace.streams.watch.window import VALUE, WEIGHT
 
 Observed: TypeAlias = Trajectory | Reward | Rejection | FeedbackGiven
 """Records that observations are made of."""
@@ -113,8 +114,8 @@ def observe_reward(reward: Reward) -> Observation:
         "feedback": float(bool(reward.feedback)),
         "evaluates": float(reward.purpose == Purpose.EVALUATE),
         "frozen": float(reward.role == Role.FROZEN),
-        **{f"value:{name[:MAX_COMPONENT]}": each.value for name, each in components.items()},
-        **{f"weight:{name[:MAX_COMPONENT]}": each.weight for name, each in components.items()},
+        **{VALUE + name[:MAX_COMPONENT]: each.value for name, each in components.items()},
+        **{WEIGHT + name[:MAX_COMPONENT]: each.weight for name, each in components.items()},
     }
     spreads = [each.details[DISAGREEMENT] for each in components.values() if DISAGREEMENT in each.details]
     if spreads:

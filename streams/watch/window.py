@@ -20,6 +20,10 @@ LARGEST_WITHOUT_VERSION = 64
 """Rows at which windows of lanes end that do not distinguish versions."""
 
 
+VALUE, WEIGHT = "value:", "weight:"
+"""Before the name of a reward's component: names of its value and of its weight in a row."""
+
+
 class Key(NamedTuple):
     """What is compared: observations with the same key."""
 

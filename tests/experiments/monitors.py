@@ -27,14 +27,13 @@ from random import Random
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
+from headrace.deploy.watching.plant import RULES
 from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.schemas.records.watch import Lane
-from headrace.streams.rewards.planted import LAMBDA
-from headrace.streams.rewards.schedule import linear
-from headrace.streams.watch.judgement import WatchRules, conclude
+from headrace.streams.watch.judgement import conclude
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.monitors import MONITORS
-from headrace.streams.watch.planted.attempts import SPEC, Attempt, honest_step
+from headrace.streams.watch.planted.attempts import Attempt, honest_step
 from headrace.streams.watch.planted.drifts import DRIFTS, PLANTED
 from headrace.streams.watch.planted.hacks import HACKS, Hack, hacked, share_at
 from headrace.streams.watch.planted.observations import (
@@ -51,7 +50,6 @@ from headrace.streams.watch.window import LARGEST_WITHOUT_VERSION, LEAST, Key, R
 
 HONEST_START = 50
 """Honest steps before a hack."""
-RULES = WatchRules({SPEC: {"parallel": linear(1.0, 0.0, until=LAMBDA.until)}})
 
 
 ATTEMPTS, INPUTS, REWARDS = keys("simulated")

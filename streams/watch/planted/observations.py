@@ -24,7 +24,7 @@ from headrace.schemas.records.watch import Lane
 from headrace.streams.rewards.planted import MAXIMUM
 from headrace.streams.watch.actions import ANSWER, CALL, PRUNE, SAY, trigrams
 from headrace.streams.watch.planted.attempts import AGENT, SOURCES, SPEC, Attempt
-from headrace.streams.watch.window import Key, Row
+from headrace.streams.watch.window import VALUE, WEIGHT, Key, Row
 
 SOURCE = SOURCES[0]
 SIGNAL = "rating"
@@ -234,7 +234,7 @@ def reward_row(attempt: Attempt, time_ms: int) -> Row:
         "maximum": MAXIMUM,
     }
     for name, (value, weight) in attempt.components.items():
-        values[f"value:{name}"], values[f"weight:{name}"] = value, weight
+        values[VALUE + name], values[WEIGHT + name] = value, weight
     total = attempt.total
     if total is not None:
         values["total"] = total
