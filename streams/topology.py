@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.model import Record
+from headrace.schemas.records.watch import LevelAccepted
 from headrace.schemas.topics import (
     ALERTS,
     DEAD_LETTERS,
@@ -47,6 +48,9 @@ Topology: TypeAlias = tuple[Processor[Rules], ...]
 
 READ_FROM: Mapping[type, type[Record]] = {Feedback: FeedbackGiven}
 """Types in the functions' annotations that are not records → the record from which each is read."""
+
+SENT_BY_COMMANDS: frozenset[type[Record]] = frozenset({LevelAccepted})
+"""Records in a topic of a processor that people send, and not the processor that writes the others."""
 
 TOPOLOGY: Topology = (
     Processor(

@@ -64,8 +64,9 @@ class WatchChanges:
     """Counts by name."""
 
 
-def watch(known: Iterable[Observation | Step], rules: WatchRules) -> tuple[list[Readings], list[Alert]]:
-    """Returns what the monitors say about ``known`` observations and steps, in order, from an empty state."""
+def watch(known: Iterable[Observation | Step | LevelAccepted], rules: WatchRules) -> tuple[list[Readings], list[Alert]]:
+    """Returns what the monitors say about ``known`` observations, steps and accepted levels, in order, from an empty
+    state."""
     fold, changes = Watch(rules), WatchChanges()
     for time_ms, each in enumerate(known):
         fold.add(each, time_ms, changes)

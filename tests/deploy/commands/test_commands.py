@@ -34,6 +34,7 @@ ASKS_KAFKA = {
     ("train",): [],
     ("watch", "list"): [],
     ("watch", "ack"): ["0f3e", "--by", "ada"],
+    ("watch", "accept"): ["0f3e", "--by", "ada"],
     ("watch", "plant"): ["padding", "--live"],
 }
 """Commands that use a broker, with their required arguments except its address."""
