@@ -7,6 +7,7 @@ import click
 from headrace.deploy.terminal import CommandGroup, print_json, print_line, print_lines
 
 if TYPE_CHECKING:
+    from headrace.deploy.watching.episodes import EpisodeStatus
     from headrace.schemas.records.alert import Alert
 
 _BROKER = (
@@ -56,6 +57,21 @@ def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: s
         print_line(f"{len(shown)} alert{'' if len(shown) == 1 else 's'}", err=True)
 
 
+def _decided(alert: str, by: str, kafka: str | None, data: str | None) -> "tuple[str, EpisodeStatus]":
+    """Returns the broker's address, and the alert about which ``by`` has decided."""
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.watching.alerts import read_episodes
+    from headrace.deploy.watching.episodes import NoEpisode, named
+
+    if not by.strip() or len(by) > 200:
+        raise click.UsageError("--by needs a name of 1 to 200 characters.")
+    bootstrap = _address(kafka, data)
+    try:
+        return bootstrap, named(read_episodes(bootstrap), alert)
+    except NoEpisode as error:
+        raise StackError(f"{error}.") from error
+
+
 @command.command("ack")
 @click.argument("alert", metavar="ALERT")
 @click.option("--by", required=True, metavar="NAME", help="Who has seen it.")
@@ -68,17 +84,10 @@ def ack(alert: str, by: str, resume: bool, kafka: str | None, data: str | None) 
     An alert of a monitor in `workers.watch_pauses` pauses admission until it is resolved, or until --resume.
     """
     from headrace.deploy.errors import StackError
-    from headrace.deploy.watching.alerts import acknowledge, read_episodes
-    from headrace.deploy.watching.episodes import NoEpisode, named
+    from headrace.deploy.watching.alerts import acknowledge
     from headrace.schemas.records.alert import AdmissionOrder
 
-    if not by.strip() or len(by) > 200:
-        raise click.UsageError("--by needs a name of 1 to 200 characters.")
-    bootstrap = _address(kafka, data)
-    try:
-        status = named(read_episodes(bootstrap), alert)
-    except NoEpisode as error:
-        raise StackError(f"{error}.") from error
+    bootstrap, status = _decided(alert, by, kafka, data)
     if resume and not status.pauses:
         raise StackError(
             f"{status.episode.monitor} ({status.episode.id[:8]}) does not pause admission: leave out --resume."
@@ -105,15 +114,12 @@ def accept(alert: str, by: str, kafka: str | None, data: str | None) -> None:
     """
     from headrace.deploy.errors import StackError
     from headrace.deploy.watching.alerts import accept as write
-    from headrace.deploy.watching.alerts import read_episodes
-    from headrace.deploy.watching.episodes import NoEpisode, NotAccepted, accepted_level, named
+    from headrace.deploy.watching.episodes import NotAccepted, accepted_level
 
-    if not by.strip() or len(by) > 200:
-        raise click.UsageError("--by needs a name of 1 to 200 characters.")
-    bootstrap = _address(kafka, data)
+    bootstrap, status = _decided(alert, by, kafka, data)
     try:
-        level = accepted_level(named(read_episodes(bootstrap), alert), by)
-    except (NoEpisode, NotAccepted) as error:
+        level = accepted_level(status, by)
+    except NotAccepted as error:
         raise StackError(f"{error}.") from error
     write(bootstrap, level)
     print_line(f"{level.monitor} ({level.episode[:8]}) is accepted by {by}: its alert ends, and it learns anew.")

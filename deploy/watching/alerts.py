@@ -10,8 +10,8 @@ from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import AdmissionOrder, Alert
 from headrace.schemas.records.watch import LevelAccepted
-from headrace.schemas.topics import ALERTS, OBSERVATIONS
-from headrace.schemas.wire import UnreadableRecord, decode, record_message
+from headrace.schemas.topics import ALERTS, OBSERVATIONS, Topic
+from headrace.schemas.wire import Message, UnreadableRecord, decode, record_message
 from headrace.streams.processors.watch import episode_message
 
 SOURCE = "/headrace/watch"
@@ -40,21 +40,19 @@ def acknowledge(
 ) -> None:
     """Write that ``by`` has acknowledged an episode; with ``RESUME`` also that admission is to be resumed."""
     message = episode_message(acknowledgement(status, by, admission), time.time_ns() // 1_000_000, source=SOURCE)
-
-    async def write() -> None:
-        async with open_producer(bootstrap) as producer:
-            await (await send(producer, ALERTS, message))
-
-    run_with_kafka(bootstrap, write)
+    _write(bootstrap, ALERTS, message)
 
 
 def accept(bootstrap: str, level: LevelAccepted) -> None:
     """Write that a level is accepted."""
     now = time.time_ns() // 1_000_000
     message = record_message(level, id=uuid7(now), key=level.run, source=SOURCE, time_ms=now, subject=level.run)
+    _write(bootstrap, OBSERVATIONS, message)
 
+
+def _write(bootstrap: str, topic: Topic, message: Message) -> None:
     async def write() -> None:
         async with open_producer(bootstrap) as producer:
-            await (await send(producer, OBSERVATIONS, message))
+            await (await send(producer, topic, message))
 
     run_with_kafka(bootstrap, write)

@@ -76,11 +76,6 @@ class PlantedStep:
     """Time, Unix milliseconds."""
 
     @property
-    def version(self) -> int:
-        """The policy version that sampled it."""
-        return self.attempts[0].version
-
-    @property
     def observations(self) -> list[Observation]:
         """What observe would make of its records."""
         return list(_observed(self.attempts, self.run, self.time_ms))
@@ -88,7 +83,7 @@ class PlantedStep:
     @property
     def trained(self) -> Step:
         """The step that trains what is not rejected."""
-        return trained(self.attempts, self.run, self.version)
+        return trained(self.attempts, self.run)
 
 
 def planted_steps(plan: Plan, begin_ms: int) -> Iterator[PlantedStep]:

@@ -86,28 +86,26 @@ def turned(at: EpisodeChange, reading: Reading, evidence: Evidence) -> Turned:
 def abandoned(key: Key, monitor: str, opened: Opened, window: int) -> Alert:
     """Returns the alert that ends an episode whose key is no longer watched: nothing would ever resolve it, and
     admission that it pauses would stay paused. ``window``: number of complete windows of ``key``."""
-    at = EpisodeChange(key, monitor, window, opened.since_ms, (), opened)
-    alert = _alert(at, opened, EpisodeState.RESOLVED, Reading(value=0.0, trajectories=0))
-    return alert.model_copy(
-        update={
-            "message": f"No longer watched: {monitor} ({_place(key)}). Too many task sources, agents and specs were "
-            "seen since, so nothing is known about it any more.",
-            "details": {"lane": str(key.lane), "window": window},
-        }
+    message = (
+        f"No longer watched: {monitor} ({_place(key)}). Too many task sources, agents and specs were seen since, so "
+        "nothing is known about it any more."
     )
+    return _ended(key, monitor, opened, window, message)
 
 
 def accepted(key: Key, monitor: str, opened: Opened, window: int, by: str) -> Alert:
     """Returns the alert that ends an episode because ``by`` accepts what it shows as usual. ``window``: number of
     complete windows of ``key``."""
+    message = f"Accepted by {by}: {monitor} ({_place(key)}). What is usual is learnt anew."
+    return _ended(key, monitor, opened, window, message, accepted_by=by)
+
+
+def _ended(key: Key, monitor: str, opened: Opened, window: int, message: str, **details: str) -> Alert:
+    """Returns the alert that ends an episode without a reading that resolves it."""
     at = EpisodeChange(key, monitor, window, opened.since_ms, (), opened)
     alert = _alert(at, opened, EpisodeState.RESOLVED, Reading(value=0.0, trajectories=0))
-    return alert.model_copy(
-        update={
-            "message": f"Accepted by {by}: {monitor} ({_place(key)}). What is usual is learnt anew.",
-            "details": {"lane": str(key.lane), "window": window, "accepted_by": by},
-        }
-    )
+    figures = {"lane": str(key.lane), "window": window, **details}
+    return alert.model_copy(update={"message": message, "details": figures})
 
 
 def _alert(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Reading, label: str = "") -> Alert:

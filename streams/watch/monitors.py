@@ -75,12 +75,14 @@ def _reward_falls_by(component: str) -> Callable[[View], bool]:
     components have risen meanwhile."""
 
     def falls(view: View) -> bool:
+        if view.reward_change is None or view.reward_change >= -0.25:
+            return False
         measured, usual = m.average_of_scale(VALUE + component)(view), view.charts.get(COMPONENT + component)
         weight = m.average(WEIGHT + component)(view)
-        if view.reward_change is None or measured is None or weight is None or usual is None:
+        if measured is None or weight is None or usual is None:
             return False
         taken = weight.value * (usual.mean - measured.value)
-        return view.reward_change < -0.25 and -view.reward_change * view.reward_spread >= 0.75 * taken
+        return -view.reward_change * view.reward_spread >= 0.75 * taken
 
     return falls
 
@@ -604,8 +606,7 @@ def is_reading(name: str) -> bool:
 def in_words(name: str, value: float, usual: float | None) -> str:
     """Returns a ``value`` of the monitor ``name`` beside the ``usual`` one, in the unit of what it measures: of a mean
     logarithm, the count that has it."""
-    is_log = name in _BY_NAME and _BY_NAME[name].is_log
-    now, before = (f"{expm1(each) if is_log else each:.3g}" for each in (value, usual or 0.0))
+    now, before = (f"{expm1(each) if name in LOG_MONITORS else each:.3g}" for each in (value, usual or 0.0))
     return now if usual is None else f"{now}, usual {before}"
 
 

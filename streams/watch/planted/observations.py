@@ -4,7 +4,7 @@ The experiment makes millions of rows, so it takes the direct way; a test compar
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from headrace.schemas.events import (
     EndStatus,
@@ -146,8 +146,9 @@ def rejection(attempt: Attempt, run: str) -> Rejection:
     )
 
 
-def trained(attempts: Iterable[Attempt], run: str, version: int) -> Step:
-    """Returns the step that trains those of ``attempts``, sampled by ``version``, that are not rejected."""
+def trained(attempts: Sequence[Attempt], run: str) -> Step:
+    """Returns the step that trains those of ``attempts``, of one policy version, that are not rejected."""
+    version = attempts[0].version
     ids = [each.id for each in attempts if each.rejected is None and not each.evaluates]
     at = Reference(partition=0, offset=0)
     group = TrainedGroup(group_id=f"step-{version}", group=at, trajectory_ids=ids, trajectories=[at] * len(ids))
