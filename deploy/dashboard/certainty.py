@@ -28,9 +28,9 @@ _WILSON = f"""WITH {_SIZE} AS size,
 def clustered_mean(rows: str, keys: str, mean: str, n: str, *, share: bool = False) -> str:
     """Returns a query for the mean of ``value`` by ``keys``, with its 95 % interval.
 
-    ``rows`` is a query with the columns ``keys``, ``cluster`` (a number, ``slices.CLUSTER``) and ``value``. The result
-    has the columns ``keys``, ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``; the interval is null
-    for a single cluster. ``share``: whether all values are 0 or 1; the interval is then Wilson's.
+    ``rows`` is a query with the columns ``keys``, ``cluster`` (a number, as `trajectories` and `rewards` have it) and
+    ``value``. The result has the columns ``keys``, ``mean``, ``low``, ``high``, ``n`` (observations) and ``clusters``;
+    the interval is null for a single cluster. ``share``: whether all values are 0 or 1; the interval is then Wilson's.
     """
     each = ", ".join(f"any({key}) AS {key}" for key in keys.split(", "))
     clause, low, high = "", f"centre - {Z} * error", f"centre + {Z} * error"

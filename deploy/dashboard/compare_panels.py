@@ -8,7 +8,7 @@ from headrace.deploy.dashboard.certainty import Z, clustered_mean
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.slice_panels import choices
 from headrace.deploy.dashboard.slices import CUTS, Slice, is_cut, keeps_unlabelled, matches
-from headrace.streams.clickhouse.slices import CLUSTER, NUMBER, TOOL_NAMES
+from headrace.streams.clickhouse.slices import TOOL_NAMES
 from headrace.streams.clickhouse.views import latest_rewards
 
 MAX_TASKS = 200
@@ -45,10 +45,10 @@ def _is_member(side: str) -> str:
     """
     given = _slices_of(side)
     keeps = keeps_unlabelled(given)
-    of_side = f"(WITH {TOOL_NAMES} SELECT {NUMBER} FROM trajectories WHERE {_in_range(side)} AND "
+    of_side = f"(WITH {TOOL_NAMES} SELECT trajectory_number FROM trajectories WHERE {_in_range(side)} AND "
     return (
-        f"(NOT ({is_cut(given)}) OR ({keeps} AND {NUMBER} NOT IN {of_side}NOT ({_in_slices(side)})))"
-        f" OR (NOT ({keeps}) AND {NUMBER} IN {of_side}{_in_slices(side)})))"
+        f"(NOT ({is_cut(given)}) OR ({keeps} AND trajectory_number NOT IN {of_side}NOT ({_in_slices(side)})))"
+        f" OR (NOT ({keeps}) AND trajectory_number IN {of_side}{_in_slices(side)})))"
     )
 
 
@@ -64,14 +64,14 @@ def _sides(a: str, b: str) -> tuple[str, str]:
 
 _REWARDED_SIDE, _IS_REWARDED = _sides(*(f"({_in_range(side)} AND {_is_member(side)})" for side in "ab"))
 _REWARDED = f"""(
-    SELECT {_REWARDED_SIDE} AS side, trajectory_id, task_id, normalised, components, {CLUSTER} AS cluster
+    SELECT {_REWARDED_SIDE} AS side, trajectory_id, task_id, normalised, components, cluster
     FROM ({latest_rewards(_IS_REWARDED)})
 )"""
 _ASSEMBLED_SIDE, _IS_ASSEMBLED = _sides(*(f"({_in_range(side)} AND {_in_slices(side)})" for side in "ab"))
 _ASSEMBLED = f"""(
     WITH {TOOL_NAMES}
     SELECT {_ASSEMBLED_SIDE} AS side, trajectory_id, sampled_tokens, turns, tools, call_tools, call_statuses,
-           {CLUSTER} AS cluster
+           cluster
     FROM trajectories FINAL WHERE {_IS_ASSEMBLED}
 )"""
 _USED = f"(WITH {TOOL_NAMES} SELECT groupUniqArrayArray(100)(mapKeys(tools)) FROM trajectories WHERE {_IS_ASSEMBLED})"

@@ -5,7 +5,6 @@ from headrace.deploy.dashboard.panel import OF_RUN, Axis, Form, Panel, Unit
 from headrace.deploy.dashboard.slices import CUTS, IS_CUT, MATCHES, MAX_CHOICES, SLICE, scored
 from headrace.streams.clickhouse.slices import (
     ANY_LABELS,
-    CLUSTER,
     EVERY_SLICE,
     LABELS_OF_TRAJECTORY,
     SAME_SLICES,
@@ -33,7 +32,7 @@ _INTERVAL = "Band: 95 % interval, attempts at one task taken together."
 def _assembled(of: str = "") -> str:
     """Returns a query for the selected training rollouts of the run. ``of``: another condition on `trajectories`."""
     return f"""(
-    SELECT trajectory_id, {CLUSTER} AS cluster, assumeNotNull(oldest_version) AS version, call_tools, call_statuses,
+    SELECT trajectory_id, cluster, assumeNotNull(oldest_version) AS version, call_tools, call_statuses,
            {LABELS_OF_TRAJECTORY}
     FROM trajectories FINAL
     WHERE {OF_RUN} AND purpose = 'train' AND role != 'frozen' AND oldest_version IS NOT NULL AND {MATCHES}{of}

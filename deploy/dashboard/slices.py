@@ -12,12 +12,12 @@ from headrace.streams.clickhouse.slices import (
     LENGTH,
     LENGTHS,
     NONE,
-    NUMBER,
     SHORTEST,
     TOOL_NAMES,
     VALUES,
     labelled_rewards,
 )
+from headrace.streams.clickhouse.tables import NUMBER_OF_TRAJECTORY
 
 MAX_CHOICES = 200
 """Most slices of a kind that the page offers: those with the most trajectories."""
@@ -96,14 +96,15 @@ IS_CUT = is_cut(_selected)
 KEEPS_UNLABELLED = keeps_unlabelled(_selected)
 """Condition on the parameters alone: a trajectory without labels is in the selected slices."""
 
-_MEMBERS = f"(WITH {TOOL_NAMES} SELECT {NUMBER} FROM trajectories WHERE {OF_RUN} AND {MATCHES})"
+_MEMBERS = f"(WITH {TOOL_NAMES} SELECT trajectory_number FROM trajectories WHERE {OF_RUN} AND {MATCHES})"
 
-IS_MEMBER = f"(NOT ({IS_CUT}) OR {NUMBER} IN {_MEMBERS})"
+IS_MEMBER = f"(NOT ({IS_CUT}) OR {NUMBER_OF_TRAJECTORY} IN {_MEMBERS})"
 """Condition that the trajectory of a row of any table is in the selected slices. Trajectories that are not assembled
 are in no slice."""
 
 IS_IN_FLIGHT = " AND ".join(
-    f"{NUMBER} NOT IN (SELECT {NUMBER} FROM {table} WHERE {OF_RUN})" for table in ("step_members", "rejected")
+    f"{NUMBER_OF_TRAJECTORY} NOT IN (SELECT {NUMBER_OF_TRAJECTORY} FROM {table} WHERE {OF_RUN})"
+    for table in ("step_members", "rejected")
 )
 """Condition that the trajectory of a row of any table is neither trained nor rejected."""
 
@@ -129,7 +130,7 @@ def scored(*, labelled: str = "{by:String} != ''", only: str = "1", of: str = ""
     joined = f"({KEEPS_UNLABELLED} OR {labelled})"
     needed = f"({labelled} OR ({IS_CUT} AND {KEEPS_UNLABELLED}) OR purpose = 'evaluate')"
     return labelled_rewards(
-        f"{OF_RUN} AND {only}{of} AND ({joined} OR {NUMBER} IN {_MEMBERS})",
+        f"{OF_RUN} AND {only}{of} AND ({joined} OR trajectory_number IN {_MEMBERS})",
         f"{OF_RUN} AND {only} AND {needed} AND ({KEEPS_UNLABELLED} OR {MATCHES})",
         f"(NOT {joined} OR if({KEEPS_UNLABELLED}, {MATCHES}, is_labelled))",
     )

@@ -72,15 +72,6 @@ EVERY_SLICE = (
 )
 """Expression: (kind, slice) of a row for all kinds, a row for each, and ('all', 'all')."""
 
-CLUSTER = "cityHash64(multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id))"
-"""Expression: the cluster of a row with group, task and trajectory, as a number: trajectories that share a task, whose
-values are not independent, are those of a group, or of an evaluation's task. Two clusters with one number, of which
-there are less than one in a million runs, would count as one for the interval, and not change the mean."""
-
-NUMBER = "cityHash64(trajectory_id)"
-"""Expression: the trajectory of a row as a number, by which rows are joined and looked up in half the time that its id
-takes. Of ten million trajectories two have one number with a probability of one in 400,000."""
-
 
 def labelled_rewards(rewards: str, labels: str, of: str = "1") -> str:
     """Returns a query for the latest reward of each trajectory with its labels.
@@ -92,13 +83,14 @@ def labelled_rewards(rewards: str, labels: str, of: str = "1") -> str:
     SELECT cluster, in_group, task_id, purpose, role, evaluation, version, normalised, total, maximum, components,
            weights, {LABELS}
     FROM (
-        SELECT {NUMBER} AS number, task_id, purpose, role, oldest_version AS version, normalised, total, maximum,
-               components, weights, group_id != '' AS in_group, {CLUSTER} AS cluster
+        SELECT trajectory_number, task_id, purpose, role, oldest_version AS version, normalised, total, maximum,
+               components, weights, group_id != '' AS in_group, cluster
         FROM ({latest_rewards(rewards)})
     ) AS scored
     LEFT ANY JOIN (
-        SELECT {NUMBER} AS number, 1 AS is_labelled, evaluation, {LABELS_OF_TRAJECTORY} FROM trajectories WHERE {labels}
-    ) AS labelled USING (number)
+        SELECT trajectory_number, 1 AS is_labelled, evaluation, {LABELS_OF_TRAJECTORY}
+        FROM trajectories WHERE {labels}
+    ) AS labelled USING (trajectory_number)
     WHERE {of}
 )"""
 

@@ -7,8 +7,7 @@ import pyarrow.compute as pc
 
 from headrace.schemas.events import TrajectoryStarted
 from headrace.streams.clickhouse.columns import arrow_schema
-from headrace.streams.clickhouse.slices import NUMBER
-from headrace.streams.clickhouse.tables import EVENTS, STARTS
+from headrace.streams.clickhouse.tables import EVENTS, NUMBER_OF_TRAJECTORY, STARTS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -20,7 +19,7 @@ _ADD_MISSING = (
     f"INSERT INTO {STARTS.name} ({', '.join(f'`{column.name}`' for column in STARTS.stored)})\n"
     + f"SELECT {', '.join(f'`{_COLUMN_OF_EVENTS.get(column.name, column.name)}`' for column in STARTS.stored)}\n"
     + f"FROM {EVENTS.name} WHERE type = '{TrajectoryStarted.TYPE}'\n"
-    + f"AND {NUMBER} NOT IN (SELECT {NUMBER} FROM {STARTS.name})\n"
+    + f"AND {NUMBER_OF_TRAJECTORY} NOT IN (SELECT {NUMBER_OF_TRAJECTORY} FROM {STARTS.name})\n"
     + "SETTINGS max_partitions_per_insert_block = 0, insert_deduplicate = 0"
 )
 

@@ -76,6 +76,26 @@ _RUN = Column("run", LABEL, "Training run, or recorded data set; empty if unknow
 _TRAJECTORY = Column("trajectory_id", NAME, "The trajectory.")
 _TASK = Column("task_id", NAME, "The task; empty if unknown.")
 _GROUP = Column("group_id", NAME, "Group of attempts at one task; empty if there is none.")
+
+NUMBER_OF_TRAJECTORY = "cityHash64(trajectory_id)"
+"""Expression: the trajectory of a row as a number, by which rows are joined and looked up in half the time that its id
+takes. Of ten million trajectories two have one number with a probability of one in 400,000."""
+
+_NUMBER = Column(
+    "trajectory_number",
+    PLACE,
+    "The trajectory as a number, a hash of its id, by which rows are joined faster.",
+    computed=NUMBER_OF_TRAJECTORY,
+)
+# Two clusters with one number, of which there are less than one in a million runs, would count as one for an interval,
+# and not change the mean.
+_CLUSTER = Column(
+    "cluster",
+    PLACE,
+    "The group, else the task, else the trajectory, as a number, a hash: values of one cluster are not independent, so "
+    "intervals count clusters.",
+    computed="cityHash64(multiIf(group_id != '', group_id, task_id != '', task_id, trajectory_id))",
+)
 _PLACE = (
     Column("trajectory_partition", COUNT, "Partition of the trajectory's record in `trajectories`."),
     Column("trajectory_offset", PLACE, "Offset of the trajectory's record in `trajectories`."),
@@ -225,6 +245,8 @@ TRAJECTORIES = Table(
         Column("call_statuses", LABELS, "Of each tool call: ok or error; empty if it never returned."),
         Column("call_errors", LABELS, "Of each tool call: cause of its failure; empty without one."),
         Column("call_seconds", MAYBE_NUMBERS, "Of each tool call: seconds to its return; null if unknown."),
+        _NUMBER,
+        _CLUSTER,
     ),
     key=("trajectory_id", "id"),
     topic=topics.TRAJECTORIES,
@@ -269,6 +291,8 @@ REWARDS = Table(
         Column("turns", COUNT, "Model calls, plus one if a tool was called before the first."),
         Column("status", LABEL, "How the trajectory ended."),
         Column("ended_at", TIME, "Time of its latest event."),
+        _NUMBER,
+        _CLUSTER,
     ),
     key=("trajectory_id", "spec", "id"),
     topic=topics.REWARDS,
