@@ -135,7 +135,8 @@ class Capture:
         )
         events: list[TrajectoryEvent] = []
         if session is None:
-            terms = self._terms(tenant, identity.session_id, consent, task.purpose)
+            history = match.node or next(iter(references), None)
+            terms = self._terms(tenant, identity, consent, task.purpose, history)
             if parent is not None:  # a sub-agent is recorded if its parent is, also with a session id of its own
                 terms = parent.terms
             session = Session(tenant.name, identity.scope, identity.session_id, identity.source, terms, now_ms)
@@ -219,6 +220,9 @@ class Capture:
             return events  # the session ended meanwhile; nothing may follow a trajectory's end
         if plan.decision.summarized is not None:
             events += self._summarized(plan, state, len(prompt_ids))
+        terms = session.terms
+        if (history := plan.match.node) is not None:  # it may be another session's
+            terms = terms.limited(history.consent, history.purpose)
         for choice, answer in enumerate(answers):
             node = self._nodes.add(
                 plan.match,
@@ -232,6 +236,8 @@ class Capture:
                 context=plan.new_messages,
                 has_instructions=plan.request.has_instructions and plan.decision.base is None,
                 answer=answer,
+                consent=terms.consent,
+                purpose=terms.purpose,
             )
             record = self._record(plan, state, node, prompt_ids, sampling, latency_s)
             fact = model_called(record, masked=session.terms.masked)
@@ -289,7 +295,7 @@ class Capture:
         if self._sessions.get(tenant.name, identity.scope) is not None:
             return None
         self._sessions.forget_terms(tenant.name, identity.session_id)
-        terms = self._terms(tenant, identity.session_id, consent, task.purpose)
+        terms = self._terms(tenant, identity, consent, task.purpose)
         session = Session(tenant.name, identity.scope, identity.session_id, identity.source, terms, now_ms)
         events: list[TrajectoryEvent] = []
         if (displaced := self._sessions.put(session)) is not None:
@@ -329,16 +335,25 @@ class Capture:
         idle = [(session.tenant, session.scope) for session in self._sessions.idle(before_ms)]
         return [(place, self.end(*place)) for place in idle]
 
-    def _terms(self, tenant: Tenant, session_id: str, consent: bool | None, purpose: Purpose) -> Terms:
-        """Return the terms of a new session. What an earlier one of its name keeps out of training stays out: a request
-        under the name, or one that continues its history, says nothing of that itself."""
-        is_withdrawn, is_evaluation = restrictions_of(self._sealer, tenant.name, session_id)
-        earlier = self._sessions.terms_before(tenant.name, session_id)
-        if is_withdrawn or (earlier is not None and not earlier.consent):
-            consent = False
-        if is_evaluation or (earlier is not None and earlier.purpose is Purpose.EVALUATE):
-            purpose = Purpose.EVALUATE
-        return terms_of(tenant.policy, tenant.name, session_id, consent=consent, purpose=purpose)
+    def _terms(
+        self,
+        tenant: Tenant,
+        identity: SessionIdentity,
+        consent: bool | None,
+        purpose: Purpose,
+        history: Node | None = None,
+    ) -> Terms:
+        """Return the terms of a new session. What is kept out of training stays out: a request under the name of an
+        earlier session, of its sub-agent, or with its ``history`` says nothing of that itself."""
+        parent_id = (identity.parent_scope or "").partition(SEPARATOR)[0]
+        # A sub-agent is recorded if its parent is, also after the parent's end.
+        terms = terms_of(tenant.policy, tenant.name, parent_id or identity.session_id, consent=consent, purpose=purpose)
+        for name in filter(None, (identity.session_id, parent_id)):
+            is_withdrawn, is_evaluation = restrictions_of(self._sealer, tenant.name, name)
+            terms = terms.limited(not is_withdrawn, Purpose.EVALUATE if is_evaluation else Purpose.TRAIN)
+            if (earlier := self._sessions.terms_before(tenant.name, name)) is not None:
+                terms = terms.limited(earlier.consent, earlier.purpose)
+        return terms if history is None else terms.limited(history.consent, history.purpose)
 
     def _answers(self, plan: Plan, call_id: str) -> list[Node]:
         named = (each for each in plan.session.answered(plan.match.context_key) if each.call == call_hash(call_id))

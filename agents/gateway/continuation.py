@@ -172,8 +172,12 @@ def _with_history(question: Question, node: Node) -> Decision:
 def _own(session: Session, match: Match) -> TrajectoryState | None:
     """Return the trajectory of ``session`` to which a request with another session's history belongs: one that waits
     for its first request, or that began with the same messages."""
-    waits = session.main is not None and session.main.is_waiting
-    return session.main if waits else session.opening(match.opening_key)
+    if session.main is not None and session.main.is_waiting:
+        return session.main
+    node = match.node
+    if node is not None and session.terms.limited(node.consent, node.purpose) != session.terms:
+        return None  # what the session says of training does not hold for it
+    return session.opening(match.opening_key)
 
 
 def _at_opening(question: Question, session: Session, known: TrajectoryState) -> Outcome:

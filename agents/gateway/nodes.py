@@ -23,7 +23,7 @@ from headrace.agents.gateway.canonical import CanonicalRequest, Message, Message
 from headrace.agents.gateway.sealed import Reference, call_hash
 from headrace.agents.gateway.tenant_cache import TenantCache
 from headrace.schemas.arrays import FloatArray, IntArray
-from headrace.schemas.events import VersionSpan
+from headrace.schemas.events import Purpose, VersionSpan
 from headrace.schemas.tokens import token_bytes
 
 NODE_BYTES, MESSAGE_BYTES, CALL_BYTES = 1_500, 350, 500
@@ -85,6 +85,10 @@ class Node:
     """``schemas.tokens.prefix_hash`` of those tokens."""
     hash: Any
     """The running SHA-256 behind ``prefix_sha256``, from which children continue."""
+    consent: bool = True
+    """Whether its session may be trained on: what continues it may not be if it may not."""
+    purpose: Purpose = Purpose.TRAIN
+    """Purpose of its session."""
     children: int = 0
     """Number of nodes whose parent this is."""
     delivered: bool | None = None
@@ -228,6 +232,8 @@ class NodeStore:
         context: tuple[Message, ...],
         has_instructions: bool,
         answer: Answer,
+        consent: bool = True,
+        purpose: Purpose = Purpose.TRAIN,
     ) -> Node:
         """Store an answer to the request of ``match``.
 
@@ -248,6 +254,8 @@ class NodeStore:
             context=context,
             has_instructions=has_instructions,
             answer=answer,
+            consent=consent,
+            purpose=purpose,
         )
 
     def put(
@@ -265,6 +273,8 @@ class NodeStore:
         context: tuple[Message, ...] | None,
         has_instructions: bool,
         answer: Answer,
+        consent: bool = True,
+        purpose: Purpose = Purpose.TRAIN,
     ) -> Node:
         """Store a node whose keys are known. Gateways that share a log may have given one key to several nodes."""
         running = hashlib.sha256() if base is None else base.hash.copy()
@@ -287,6 +297,8 @@ class NodeStore:
             length=(0 if base is None else base.length) + len(context_ids) + len(answer.sampled_ids),
             prefix_sha256=running.hexdigest(),
             hash=running,
+            consent=consent,
+            purpose=purpose,
             delivered=answer.delivered,
         )
         self._slots.setdefault(slot, []).append(node)

@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.agents.gateway.canonical import Call, Message, MessageRole, call_of
 from headrace.agents.gateway.sealed import MAC_BYTES, Sealer
+from headrace.schemas.events import Purpose
 
 MAX_NOTE_BYTES: Final = 64 * 1024
 """Longest header that is read."""
@@ -77,6 +78,10 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
     has_tools: bool = False
     window: int | None = None
     """Codex: number of the context window."""
+    consent: bool = True
+    """Whether its session may be trained on."""
+    purpose: Purpose = Purpose.TRAIN
+    """Purpose of its session."""
     has_context: bool = False
     """Whether ``forms`` are those of the context, too, and not only of the answer."""
     forms: tuple[Form, ...] = ()

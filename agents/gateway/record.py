@@ -160,6 +160,8 @@ def call_note(
         has_instructions=request.has_instructions and not fact.prefix_length,
         has_tools=bool(request.tools),
         window=window,
+        consent=node.consent,
+        purpose=node.purpose,
         has_context=of_context is not None,
         forms=(*(of_context or ()), *(of_answer or ())),
     )

@@ -15,7 +15,7 @@ from headrace.agents.gateway.nodes import Node
 from headrace.agents.gateway.sealed import Reference
 from headrace.agents.gateway.session_identity import Source
 from headrace.agents.gateway.terms import Terms
-from headrace.schemas.events import Purpose, Role
+from headrace.schemas.events import Role
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -258,14 +258,13 @@ class SessionStore:
             self._count -= 1
             if not own:
                 del self._by_tenant[tenant]
-            if not session.terms.consent or session.terms.purpose is Purpose.EVALUATE:
-                _put(
-                    self._restricted.setdefault(tenant, OrderedDict()),
-                    session.session_id,
-                    session.terms,
-                    MAX_RESTRICTED,
-                )
+            self.note_terms(tenant, session.session_id, session.terms)
         return session
+
+    def note_terms(self, tenant: str, session_id: str, terms: Terms) -> None:
+        """Remember the terms of an ended session if it must not be trained on."""
+        if terms.is_kept_out:
+            _put(self._restricted.setdefault(tenant, OrderedDict()), session_id, terms, MAX_RESTRICTED)
 
     def terms_before(self, tenant: str, session_id: str) -> Terms | None:
         """Return the terms of the open session of this name, or of one that has ended and must not be trained on."""

@@ -4,7 +4,7 @@ The decision is a function of the tenant's settings and the session, so that eve
 restart, decides alike. It never changes within a session.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.agents.consent import is_sampled
 from headrace.schemas.events import Purpose, Role
@@ -44,6 +44,17 @@ class Terms:
     """Share of the tenant's sessions that is recorded."""
     purpose: Purpose = Purpose.TRAIN
     """Of all its trajectories: an evaluation is never trained on, whatever it starts."""
+
+    @property
+    def is_kept_out(self) -> bool:
+        """Whether it is never trained on."""
+        return not self.consent or self.purpose is Purpose.EVALUATE
+
+    def limited(self, consent: bool, purpose: Purpose) -> "Terms":
+        """Return these terms for what continues something with that consent and purpose: it is kept out of training if
+        either is."""
+        purpose = self.purpose if purpose is Purpose.TRAIN else purpose
+        return replace(self, consent=self.consent and consent, purpose=purpose)
 
 
 def terms_of(

@@ -70,9 +70,12 @@ class Trajectories:
             task = replace(
                 task, group_id=None, group_size=None, cohort_key=None, task={}, agent=state.name or task.agent
             )
+        terms = session.terms
+        if decision.base is not None:  # it may be another session's
+            terms = terms.limited(decision.base.consent, decision.base.purpose)
         started = trajectory_started(
             task,
-            session.terms,
+            terms,
             tenant=session.tenant,
             session_id=session.session_id,
             agent=client,

@@ -10,9 +10,11 @@ from headrace.agents.gateway.canonical import Message
 from headrace.agents.gateway.nodes import Answer
 from headrace.agents.gateway.note import CallNote, StartNote, message_of, read_note
 from headrace.agents.gateway.sealed import Sealer
+from headrace.agents.gateway.terms import Terms
 from headrace.schemas.arrays import IntArray, decode_array
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ModelCalled, Purpose, Role, ToolCalled, ToolReturned, TrajectoryStarted
+from headrace.schemas.ids import SEPARATOR
 
 EVENT_BYTES: Final = 600
 """Memory of an event, without tokens and texts."""
@@ -52,6 +54,17 @@ class Start:
 
     note: StartNote
     fact: Started
+
+    @property
+    def session_id(self) -> str:
+        """Its session, which several scopes share."""
+        return self.note.scope.partition(SEPARATOR)[0]
+
+    @property
+    def terms(self) -> Terms:
+        """Those of its session, or narrower ones."""
+        fact = self.fact
+        return Terms(True, fact.consent, self.note.masked, fact.sample_rate, fact.purpose)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,9 @@ class RestoreFold:
             found = _nodes(trajectory_id, calls, nodes)
             left_out += len(calls) - len(found)
             start = known.events.get(0)
+            if isinstance(start, Start) and start.note.is_main:  # of sessions of one name the latest decides
+                sessions.forget_terms(start.fact.tenant, start.session_id)
+                sessions.note_terms(start.fact.tenant, start.session_id, start.terms)
             is_latest_known = latest is Latest.OF_ALL or (latest is Latest.OF_SPOOLED and known.is_spooled)
             if known.is_own and not known.is_ended and is_latest_known and isinstance(start, Start):
                 continued.add(
@@ -178,6 +181,8 @@ def _nodes(trajectory_id: str, calls: Sequence[Call], nodes: NodeStore) -> dict[
             context=call.context,
             has_instructions=note.has_instructions,
             answer=call.answer,
+            consent=note.consent,
+            purpose=note.purpose,
         )
         ends[node.length, node.prefix_sha256] = found[call.call_id, call.choice] = node
     return found

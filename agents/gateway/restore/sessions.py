@@ -7,8 +7,6 @@ from headrace.agents.gateway.restore.events import Call, Event, Start, ToolUse
 from headrace.agents.gateway.sealed import Reference, call_hash
 from headrace.agents.gateway.session_identity import Source
 from headrace.agents.gateway.sessions import OpenTool, Session, SessionStore, TrajectoryState
-from headrace.agents.gateway.terms import Terms
-from headrace.schemas.ids import SEPARATOR
 
 _NO_ANSWER = Reference(b"")
 """Finds nothing."""
@@ -84,20 +82,13 @@ class RestoredSessions:
         return len(self._states)
 
     def _session(self, start: Start, used_ms: int) -> Session:
-        note, fact = start.note, start.fact
-        place = (fact.tenant, note.scope)
+        place = (start.fact.tenant, start.note.scope)
         session = self._sessions.get(place)
         if session is None:
-            terms = Terms(
-                recorded=True,
-                consent=fact.consent,
-                masked=note.masked,
-                sample_rate=fact.sample_rate,
-                purpose=fact.purpose,
-            )
-            session_id = note.scope.partition(SEPARATOR)[0]
-            session = Session(*place, session_id, Source(note.source), terms, used_ms)
+            session = Session(*place, start.session_id, Source(start.note.source), start.terms, used_ms)
             self._sessions[place] = session
+        elif session.terms.is_kept_out and not start.terms.is_kept_out:
+            session.terms = start.terms  # only the other trajectory, which continues what is kept out, is
         session.used_ms = max(session.used_ms, used_ms)
         return session
 

@@ -307,6 +307,17 @@ def test_a_sub_agent_with_a_session_of_its_own_has_the_terms_of_its_parent(gatew
     assert plan.session.terms.consent is False
 
 
+def test_a_sub_agent_whose_parent_has_ended_is_sampled_as_the_parent_was(gateway: Gateway) -> None:
+    tenant = Tenant("acme", TenantPolicy(sample_rate=0.5))
+    body = agent(gateway).body()
+    for parent in ("ses_a", "ses_b", "ses_c", "ses_d"):
+        was = gateway.begin(Api.CHAT, body, {"x-session-id": parent}, tenant=tenant).session.terms.recorded
+        gateway.core.end("acme", parent)
+        for number in range(4):
+            headers = {"x-session-id": f"{parent}_{number}", "x-parent-session-id": parent}
+            assert gateway.begin(Api.CHAT, body, headers, tenant=tenant).session.terms.recorded is was
+
+
 def test_ids_can_be_minted_before_the_answer_ends(gateway: Gateway) -> None:
     plan = gateway.begin(Api.CHAT, agent(gateway).body(), url="s1")
     ids = {

@@ -209,6 +209,59 @@ async def test_what_must_not_be_trained_on_is_in_the_session_s_id(tmp_path: Path
     assert [is_kept_out(start) for start in starts_in(tmp_path)] == [True, True, False]
 
 
+@pytest.mark.parametrize("asked", [{"consent": False}, {"purpose": "evaluate"}])
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_what_must_not_be_trained_on_stays_out_under_another_name(
+    tmp_path: Path, asked: dict[str, Any], is_over: bool
+) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway, session="mine", **asked)
+        client = ChatHttp(gateway, base=session["anthropic_base_url"].removeprefix(gateway.url))
+        await client.turn("private")
+        if is_over:
+            assert (await gateway.post("/sessions/mine/end", {}))[0] == 200
+        client.base, client.headers = "", {"x-session-id": "other"}
+        await client.turn("and more")
+        assert gateway.headers["x-headrace-outcome"] == "resumed"
+        subagent = ChatHttp(gateway, base="", headers={"x-session-id": "found", "x-parent-session-id": "mine"})
+        await subagent.turn("find it")
+        await ChatHttp(gateway, base="", headers={"x-session-id": "unrelated"}).turn("public")
+    assert [is_kept_out(start) for start in starts_in(tmp_path)] == [True, True, True, False]
+
+
+async def test_what_must_not_be_trained_on_stays_out_of_a_session_that_may_be(tmp_path: Path) -> None:
+    async with answering("One.", "Two.", "Three.") as engine:
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            await opened(gateway, session="mine", consent=False)
+            private, public = ChatHttp(gateway, base="/s/mine"), ChatHttp(gateway, base="/s/other")
+            for client in (private, public):
+                await client.turn("the same beginning")
+            for private.base in ("/s/other", "/s/third"):
+                await private.turn("and more")
+            assert (await gateway.post("/sessions/other/end", {}))[0] == 200
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            await ChatHttp(gateway, base="/s/other").turn("public")
+    assert [is_kept_out(start) for start in starts_in(tmp_path)] == [True, False, True, True, False]
+
+
+@pytest.mark.parametrize("asked", [{"consent": False}, {"purpose": "evaluate"}])
+async def test_what_must_not_be_trained_on_stays_out_after_a_restart(tmp_path: Path, asked: dict[str, Any]) -> None:
+    async with answering("One.") as engine:
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            for name in ("mine", "silent"):
+                await opened(gateway, session=name, **asked)
+            client = ChatHttp(gateway, base="/s/mine")
+            await client.turn("private")
+            for name in ("mine", "silent"):
+                assert (await gateway.post(f"/sessions/{name}/end", {}))[0] == 200
+        async with running_gateway(tmp_path, [engine.url]) as gateway:
+            client.gateway, client.base = gateway, ""
+            await client.turn("and more")
+            for name in ("mine", "silent", "unrelated"):
+                await ChatHttp(gateway, base=f"/s/{name}").turn("hello")
+    assert [is_kept_out(start) for start in starts_in(tmp_path)] == [True, True, True, True, True, False]
+
+
 def starts_in(folder: Path) -> list[TrajectoryStarted]:
     return [each.fact for each in recorded_in(folder) if isinstance(each.fact, TrajectoryStarted)]
 
