@@ -44,6 +44,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from headrace.agents.counters import LOG_INTERVAL_S, DropReason, SdkCounters
 from headrace.schemas.kafka.clients import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
 from headrace.schemas.kafka.security import with_security
+from headrace.schemas.topics import TOPICS
 from headrace.schemas.wire import Message
 
 Ticket = int
@@ -54,6 +55,9 @@ Offered = tuple[Ticket, str, Message]
 
 REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidMessageError, InvalidTopicError)
 """Permanent errors that concern a single record: one that is larger than a batch is a batch of its own."""
+
+_TOPIC_NAMES = frozenset(topic.name for topic in TOPICS)
+"""Another version may have left events of other topics on disk: no broker is asked for these."""
 
 DOUBTS = (UnknownError, PolicyViolationError)
 """Permanent errors that may concern a single record: ``UnknownError`` stands for every code that the client does not
@@ -291,6 +295,10 @@ class EventDelivery:
             ticket, topic, message = heapq.heappop(self._waiting)
             self._in_flight[ticket] = (topic, message)
             self._alone = ticket if ticket in self._doubts else None
+            if topic not in _TOPIC_NAMES:  # the client would wait for it, and all others with it
+                no_topic = InvalidTopicError("this version of headrace has no such topic")
+                self._refuse(self._in_flight, ticket, topic, no_topic)
+                continue
             try:
                 future = await producer.send(topic, key=message.key, value=message.value, headers=message.headers)
             except (*REFUSALS, TypeError, ValueError, AssertionError) as error:

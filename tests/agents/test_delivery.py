@@ -15,6 +15,7 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
 )
 
 from headrace.agents import delivery as delivery_module
@@ -74,6 +75,35 @@ async def test_a_refused_event_is_counted_and_those_after_it_are_sent(
         await running
     assert (taken, sorted(resolved)) == ([b"0", b"2"], [0, 1, 2])
     assert (delivery.sent, delivery.pending_bytes, counters.dropped()) == (2, 0, {"refused": 1})
+
+
+async def test_an_event_of_another_version_s_topic_is_refused_before_the_broker_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a file that another version left: the client would wait for such a topic, and every other event with it."""
+    counters, taken, resolved = SdkCounters(), list[bytes](), list[int]()
+    delivery = EventDelivery("broker:9092", {}, counters, resolved.append)
+
+    class Waiting(FailingProducer):
+        async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+            if topic != EVENTS.name:
+                raise UnknownTopicOrPartitionError
+            return await super().send(topic, key=key, value=value, headers=headers)
+
+    async def connect() -> FailingProducer:
+        return Waiting([], taken)
+
+    monkeypatch.setattr(delivery, "_connect", connect)
+    for ticket, topic in enumerate((EVENTS.name, "gone", EVENTS.name)):
+        delivery.offer(ticket, topic, Message(b"k", b"%d" % ticket, ()))
+    running = asyncio.create_task(delivery.run())
+    async with asyncio.timeout(20):
+        while delivery.pending:  # noqa: ASYNC110 - the delivery has no event for it
+            await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert (taken, sorted(resolved), counters.dropped()) == ([b"0", b"2"], [0, 1, 2], {"refused": 1})
 
 
 @pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])
