@@ -31,7 +31,7 @@ from headrace.agents.otel.otlp import JSON, PROTOBUF, BadOtlp, Export, parse_exp
 from headrace.agents.otel.recording import Terms, notes_of
 from headrace.agents.otel.trajectories import Grouped
 from headrace.agents.server_log import SERVER_LOG
-from headrace.agents.spool import Spool
+from headrace.agents.spool import SEGMENTS, Spool
 from headrace.agents.spool_frames import SpooledRecord, cluster_fingerprint
 from headrace.schemas.ids import uuid7
 from headrace.schemas.operator_error import OperatorError
@@ -45,6 +45,9 @@ SWEEP_S: Final = 0.5
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """Largest event."""
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of events that are written at once, unless the spool is small."""
 
 _ENCODINGS: Final = ("", "identity", "gzip", "deflate")
 
@@ -131,9 +134,20 @@ class Receiver:
             groups, self._waiting = self._waiting, []
             if groups:
                 self._unwritten += await asyncio.to_thread(self._encoded, groups)
-            if self._unwritten:
-                await self._journal.write(self._unwritten, len(self._unwritten))
-                self._unwritten = []
+            # In parts: after a time in which nothing could be written, all of them might never fit the spool at once.
+            while self._unwritten:
+                part = self._unwritten[: self._part_length()]
+                await self._journal.write(part, len(part))
+                del self._unwritten[: len(part)]
+
+    def _part_length(self) -> int:
+        """Return how many of the events that wait are written at once: as many as fit a part, at least one."""
+        left = min(PART_BYTES, self._config.spool_bytes // SEGMENTS)
+        for count, record in enumerate(self._unwritten):
+            left -= len(record.value or b"")
+            if left < 0:
+                return max(1, count)
+        return len(self._unwritten)
 
     def _encoded(self, groups: Sequence[Grouped]) -> list[SpooledRecord]:
         return [

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from headrace.agents.gateway.journal import Journal, JournalFull
 from headrace.agents.otel.config import OtlpConfig
 from headrace.agents.otel.otlp import JSON, PROTOBUF, BadOtlp, parse_export
 from headrace.agents.otel.receiver import ReceiverUnusable, run_receiver
@@ -165,6 +166,23 @@ async def test_senders_wait_while_nothing_can_be_made_durable(tmp_path: Path) ->
             assert (await post(url, body))[0] == 503
         assert (await post(url, body))[0] == 200
     assert len(left_in(tmp_path)) == 3
+
+
+async def test_more_events_than_the_spool_holds_at_once_are_recorded_in_parts(tmp_path: Path) -> None:
+    """Those that completed while Kafka was away and the spool full: all at once they would never fit."""
+    write, most = Journal.write, 32 * 1024
+
+    async def limited(journal: Journal, records: Sequence[SpooledRecord], events: int) -> bool:
+        if sum(len(each.value or b"") for each in records) > most:
+            raise JournalFull
+        return await write(journal, records, events)
+
+    spans = [SPAN | {"traceId": f"{number:032x}", "spanId": f"{number:016x}"} for number in range(1, 101)]
+    async with receiving(tmp_path, spool_bytes=16 * most) as url:
+        with patch.object(Journal, "write", limited):
+            assert (await post(url, json.dumps(request(*spans)).encode()))[0] == 200
+    subjects = [dict(each.headers)["ce_subject"] for each in left_in(tmp_path)]
+    assert (len(subjects), len(set(subjects))) == (300, 100)
 
 
 @given(st.binary(max_size=200) | st.sampled_from([b"{}", b'{"resourceSpans": 3}', b'{"resourceSpans": [[]]}']))
