@@ -19,8 +19,11 @@ MAX_ATTRIBUTES: Final = 8192
 MAX_DEPTH: Final = 16
 """Deepest nesting of an attribute's value; what is deeper is dropped with its attribute."""
 
+MAX_ERROR: Final = 4096
+"""Longest description of a failure that is kept, in characters."""
+
 SPAN_CHARACTERS: Final = 400
-"""Size of a span besides its attributes, for limits of memory, in characters."""
+"""Size of a span besides its texts and attributes, for limits of memory, in characters."""
 
 _MAX_NS: Final = MAX_TIME_MS * 1_000_000 - 1
 
@@ -113,6 +116,8 @@ def bounded_span(
             continue
         kept[key] = plain
         size += cost
+    name, service = valid_text(name[:MAX_NAME]), valid_text(service[:MAX_NAME])
+    error = None if error is None else valid_text(error[:MAX_ERROR])
     first, last = (min(max(0, each), _MAX_NS) for each in (start_ns, end_ns))
     if first != start_ns or last != end_ns or last < first or not start_ns:
         problems.append("bad_time")
@@ -121,14 +126,14 @@ def bounded_span(
         span_id,
         parent_id,
         is_entry or parent_id is None,
-        valid_text(name[:MAX_NAME]),
+        name,
         first,
         max(first, last),
-        None if error is None else valid_text(error[:4096]),
-        valid_text(service[:MAX_NAME]),
+        error,
+        service,
         kept,
         tuple(dict.fromkeys(problems)),
-        size,
+        size + len(name) + len(service) + len(error or ""),
     )
 
 

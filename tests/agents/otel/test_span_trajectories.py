@@ -17,6 +17,7 @@ from headrace.agents.otel.buffer import BufferLimits, SpanBuffer
 from headrace.agents.otel.recording import Terms, notes_of
 from headrace.agents.otel.span import Span
 from headrace.agents.otel.trajectories import Grouped, SpanTrajectory, trajectories_of
+from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import VersionSpan
 from headrace.schemas.wire import Message
 from tests.agents.otel.spans import CONVENTIONS, TRACE, agent, chat, recorded, span, tool
@@ -310,6 +311,11 @@ def test_memory_is_bounded_and_what_is_evicted_is_labelled() -> None:
         buffer.add(span(1, trace=f"{number:032x}"), 0.0)
     assert buffer.size <= 2000
     assert buffer.counts.unrelated == 99 - len(buffer)
+
+
+def test_every_text_of_a_span_counts_towards_the_memory() -> None:
+    plain = span(1, error="").size
+    assert span(1, error="x" * 9_999, service="s" * 9_999).size == plain + 4_096 - len("shop") + MAX_NAME
 
 
 def test_cycles_of_parents_are_cut() -> None:
