@@ -17,6 +17,14 @@ _DOTS: Final = "\u3002\uff61"
 """Full stops that domain names may be written with (RFC 3490), beside those that are forms of ASCII's."""
 
 
+_IGNORABLE: Final = (
+    *(range(code, code + 1) for code in (0x034F, 0x2065, 0x3164, 0xFFA0)),
+    *(range(0x115F, 0x1161), range(0x17B4, 0x17B6), range(0x180B, 0x1810)),
+    *(range(0xFE00, 0xFE10), range(0xFFF0, 0xFFF9), range(0xE0000, 0xE1000)),
+)
+"""Characters that fonts do not show (Unicode's ``Default_Ignorable_Code_Point``), beside those of category ``Cf``."""
+
+
 class _Table(dict[int, int | None]):
     """What ``str.translate`` makes of characters, computed when one occurs first, and kept for the first so many."""
 
@@ -45,12 +53,16 @@ def _translated(text: str, table: _Table) -> str:
     return "".join(text[at : at + PIECE].translate(table) for at in range(0, len(text), PIECE))
 
 
+def _is_invisible(character: str) -> bool:
+    return unicodedata.category(character) == "Cf" or any(ord(character) in each for each in _IGNORABLE)
+
+
 def _folded(character: str) -> int | None:
+    if _is_invisible(character):
+        return None
     if (digit := unicodedata.decimal(character, None)) is not None:
         return ord("0") + digit
     match unicodedata.category(character):
-        case "Cf":
-            return None
         case "Zs":
             return ord(" ")
         case "Pd":
@@ -60,7 +72,7 @@ def _folded(character: str) -> int | None:
 
 
 def _visible(character: str) -> int | None:
-    return None if unicodedata.category(character) == "Cf" else ord(character)
+    return None if _is_invisible(character) else ord(character)
 
 
 _FOLDED: Final = _Table(_folded)

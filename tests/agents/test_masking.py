@@ -97,6 +97,7 @@ def content(event: Encoded) -> dict[str, Any]:
         ("password：hunter2", "password：[api_key]"),
         # Invisible characters are left out of a text in which something is hidden, and of no other.
         ("a\u00adda\u200b@mill.\u2060example 👩\u200d🚀", "[email] 👩🚀"),
+        ("ada\ufe0f@mi\u034fll.example 4111\U000e01001111 1111\u3164 1111", "[email] [payment_card]"),
         ("👩\u200d🚀 ４ — \u00a0", "👩\u200d🚀 ４ — \u00a0"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A\n\nMII=\n"
