@@ -28,6 +28,9 @@ UNSENT_BYTES: Final = 64 * 1024
 STALLED_S: Final = 300.0
 """How long a client may read nothing of its stream, in seconds; then it has left: its call holds an engine."""
 
+SESSION_IN_PATH: Final = "{session:[^/]+}"
+"""Part of a route that names a session: any text, also with the braces that aiohttp leaves out by default."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _decode = msgspec.json.Decoder().decode

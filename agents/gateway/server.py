@@ -24,6 +24,7 @@ from headrace.agents.gateway.framing.stored_responses import compacted_body, del
 from headrace.agents.gateway.http import (
     MAX_BODY,
     REQUEST_ID,
+    SESSION_IN_PATH,
     Handler,
     Outlet,
     admit,
@@ -92,7 +93,7 @@ class GatewayServer:
             ("GET", "/v1/models/{id:.+}", None, self._model),
         ]
         for method, path, api, handler in routes:
-            for prefix in ("", "/s/{session}"):
+            for prefix in ("", f"/s/{SESSION_IN_PATH}"):
                 app.router.add_route(method, prefix + path, guarded(api, handler, self._metrics))
         for method, path, handler, headers in self._sessions.routes():
             app.router.add_route(method, path, guarded(None, handler, self._metrics, headers))

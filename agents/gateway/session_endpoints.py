@@ -19,7 +19,7 @@ from headrace.agents.gateway.client_errors import refused
 from headrace.agents.gateway.config import GatewayConfig
 from headrace.agents.gateway.framing.errors import ErrorKind
 from headrace.agents.gateway.framing.json_bytes import encode
-from headrace.agents.gateway.http import Handler, admit, json_body, json_response
+from headrace.agents.gateway.http import SESSION_IN_PATH, Handler, admit, json_body, json_response
 from headrace.agents.gateway.journal import JournalFull
 from headrace.agents.gateway.limits import Exceeded, Limiter, Rate, Unit
 from headrace.agents.gateway.record import TrajectoryEvent
@@ -83,7 +83,7 @@ class SessionEndpoints:
         """Return method, path, handler and headers of errors of each endpoint."""
         return [
             ("POST", "/sessions", self._open, {}),
-            ("POST", "/sessions/{session}/end", self._end, {}),
+            ("POST", f"/sessions/{SESSION_IN_PATH}/end", self._end, {}),
             ("POST", "/feedback/{token}", self._feedback, CORS),
             ("OPTIONS", "/feedback/{token}", self._preflight, CORS),
         ]

@@ -139,24 +139,24 @@ async def test_a_program_says_what_came_of_its_session(tmp_path: Path, masked: b
 
 async def test_a_session_may_withdraw_consent_and_choose_its_id(tmp_path: Path) -> None:
     async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        session = await opened(gateway, session="my session/7 ü?", consent=False, lifetime_s=60)
-        assert session["session"] == "my session/7 ü?"
+        session = await opened(gateway, session="my {session}/7 ü?", consent=False, lifetime_s=60)
+        assert session["session"] == "my {session}/7 ü?"
         async with gateway.http.post(
             session["base_url"] + "/chat/completions",
             json={"model": "policy", "messages": [{"role": "user", "content": "x"}]},
         ) as response:
             assert response.status == 200
             assert response.headers["x-headrace-trajectory"] == session["trajectory"]
-        status, answer = await gateway.post("/sessions", {"session": "my session/7 ü?"})
+        status, answer = await gateway.post("/sessions", {"session": "my {session}/7 ü?"})
         assert (status, "is open already" in answer["error"]["message"]) == (400, True)
         url = session["anthropic_base_url"].replace("/s/", "/sessions/") + "/end"
         async with gateway.http.post(url, json={}) as response:
             assert response.status == 200
-        assert (await opened(gateway, session="my session/7 ü?"))["trajectory"] != session["trajectory"]
+        assert (await opened(gateway, session="my {session}/7 ü?"))["trajectory"] != session["trajectory"]
     started = recorded_in(tmp_path)[0].fact
     assert isinstance(started, TrajectoryStarted)
     assert started.consent is False
-    assert started.task_id == "my session/7 ü?"
+    assert started.task_id == "my {session}/7 ü?"
 
 
 async def test_all_trajectories_of_an_evaluation_are_evaluations(tmp_path: Path) -> None:
