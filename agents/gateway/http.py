@@ -127,9 +127,10 @@ def new_request_id() -> str:
     return f"req_{secrets.token_hex(12)}"
 
 
-async def json_body(request: web.Request) -> tuple[dict[str, Any], int]:
-    """Return the body of ``request``, a JSON object, and its length in bytes.
+async def json_body(request: web.Request, admit_size: Callable[[int], None]) -> dict[str, Any]:
+    """Return the body of ``request``, a JSON object.
 
+    ``admit_size`` is called with its length in bytes before it is decoded, and raises what refuses the request.
     Raises :class:`BadRequest`, and ``CallRefused`` if it is too large.
     """
     try:
@@ -140,13 +141,14 @@ async def json_body(request: web.Request) -> tuple[dict[str, Any], int]:
         ) from None
     except web.RequestPayloadError as error:
         raise BadRequest("body", f"cannot be read: {error}") from None
+    admit_size(len(data))
     try:
         body = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest("body", f"is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("body", "must be a JSON object")
-    return body, len(data)
+    return body
 
 
 MAX_BODY: Final = web.AppKey("max_body", int)

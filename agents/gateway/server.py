@@ -7,6 +7,7 @@ GET, DELETE /v1/responses/{id}      GET /v1/models[/{id}]      GET /health
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -113,9 +114,7 @@ class GatewayServer:
     async def _read(self, request: web.Request) -> tuple[Access, dict[str, Any]]:
         """Return who sends ``request`` and its body, within the limits of its tenant."""
         access = self._access(request)
-        body, size = await json_body(request)
-        admit(self._limiter, access.tenant.name, size)
-        return access, body
+        return access, await json_body(request, partial(admit, self._limiter, access.tenant.name))
 
     def _admitted(self, request: web.Request) -> Access:
         """Return who sends ``request``, which has no body, within the limits of its tenant."""

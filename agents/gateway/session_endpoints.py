@@ -6,6 +6,7 @@ POST /feedback/{token}              a person's feedback, also from a page in a b
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -93,8 +94,7 @@ class SessionEndpoints:
         tenant = access.tenant
         if access.grant is not None:  # it would outlive its own end, and what its session says about training
             raise refused(ErrorKind.PERMISSION, "a session's key opens no other session: use a key of the gateway")
-        body, size = await json_body(request)
-        admit(self._limiter, tenant.name, size)
+        body = await json_body(request, partial(admit, self._limiter, tenant.name))
         asked: SessionRequest = read_request(SessionRequest, body)
         address = (self._config.public_url or _address_in(request)).rstrip("/")
         now_ms = self._now_ms()
@@ -141,8 +141,7 @@ class SessionEndpoints:
 
     async def _end(self, request: web.Request) -> web.StreamResponse:
         access = self._access(request)
-        body, size = await json_body(request)
-        admit(self._limiter, access.tenant.name, size)
+        body = await json_body(request, partial(admit, self._limiter, access.tenant.name))
         asked: EndRequest = read_request(EndRequest, body)
         if access.grant is not None and asked.outcome is not None:  # the program that is judged holds it
             raise refused(ErrorKind.PERMISSION, "a session's key reports no outcome: use a key of the gateway")
@@ -169,13 +168,9 @@ class SessionEndpoints:
                 "the feedback token is forged or expired, or of a gateway with another secret: POST /sessions returns "
                 "one that is valid for lifetime_s",
             )
-        if (request.content_length or 0) > MAX_FEEDBACK_BYTES:
-            raise refused(ErrorKind.TOO_LARGE, f"feedback is larger than {MAX_FEEDBACK_BYTES:,} bytes")
+        _check_feedback(request.content_length or 0)
         admit(self._feedback_limiter, target.trajectory_id, 0, _too_much_feedback)
-        body, size = await json_body(request)
-        if size > MAX_FEEDBACK_BYTES:
-            raise refused(ErrorKind.TOO_LARGE, f"feedback is larger than {MAX_FEEDBACK_BYTES:,} bytes")
-        asked: FeedbackRequest = read_request(FeedbackRequest, body)
+        asked: FeedbackRequest = read_request(FeedbackRequest, await json_body(request, _check_feedback))
         if target.trajectory_id.startswith(UNRECORDED):  # accepted, as its other events are, and not recorded
             return json_response(encode({"accepted": True}), 202, CORS)
         comment = None if self._is_masked(target.tenant) else asked.comment  # it may quote what was said
@@ -190,6 +185,12 @@ class SessionEndpoints:
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers=CORS)
+
+
+def _check_feedback(size: int) -> None:
+    """Raise ``CallRefused`` for feedback of too many bytes."""
+    if size > MAX_FEEDBACK_BYTES:
+        raise refused(ErrorKind.TOO_LARGE, f"feedback is larger than {MAX_FEEDBACK_BYTES:,} bytes")
 
 
 def _too_much_feedback(exceeded: Exceeded) -> str:

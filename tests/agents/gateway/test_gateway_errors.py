@@ -343,3 +343,13 @@ async def test_limits_of_a_key(
         assert int(gateway.headers["Retry-After"]) >= 1
         assert gateway.calls_in_flight == 0
     assert len(engine.requests) == 1
+
+
+@APIS
+async def test_a_request_that_is_broken_counts_towards_the_limits(
+    tmp_path: Path, engine: ScriptedEngine, api: Api
+) -> None:
+    async with running_gateway(tmp_path, [engine.url], requests_per_s=0.1) as gateway:
+        assert_error(gateway, api, 400, await gateway.post(PATHS[api], b"{"), "body")
+        assert_error(gateway, api, 429, await gateway.post(PATHS[api], b"{"), "its requests per second")
+    assert engine.requests == []
