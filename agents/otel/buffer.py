@@ -144,11 +144,16 @@ class SpanBuffer:
         """Return what is complete at ``now_s``, in the order of the last arrivals."""
         found: list[Grouped] = []
         earliest = min(self._limits.grace_s, self._limits.idle_s)
+        waiting: set[_Conversation | None] = set()  # a conversation may have thousands of traces
         for trace_id, trace in list(self._traces.items()):
             if trace.arrived_s + earliest > now_s:
                 break
-            if trace_id in self._traces and all(self._is_due(each, now_s) for each in self._together(trace_id)):
+            if trace_id not in self._traces or trace.conversation in waiting:
+                continue
+            if all(self._is_due(each, now_s) for each in self._together(trace_id)):
                 found += self._take(trace_id)
+            elif trace.conversation is not None:
+                waiting.add(trace.conversation)
         return found
 
     def drain(self) -> list[Grouped]:

@@ -313,6 +313,19 @@ def test_memory_is_bounded_and_what_is_evicted_is_labelled() -> None:
     assert buffer.counts.unrelated == 99 - len(buffer)
 
 
+def test_a_conversation_of_many_traces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as all traces of a service that gives its process's id as the session."""
+    buffer, looked_at = SpanBuffer(BufferLimits(), one_process=False), list[str]()
+    together = buffer._together
+    monkeypatch.setattr(buffer, "_together", lambda each: looked_at.append(each) or together(each))
+    for number in range(1, 101):
+        buffer.add(chat(1, trace=f"{number:032x}", session__id="s"), float(number))
+    buffer.add(chat(1, trace="f" * 32), 100.0)
+    assert buffer.due(650.0) != [], "the trace of its own"
+    assert len(looked_at) == 1 + 2, "one of them, and that trace to look at it and to take it"
+    assert len(buffer.due(700.0)[0].spans) == 100
+
+
 def test_every_text_of_a_span_counts_towards_the_memory() -> None:
     plain = span(1, error="").size
     assert span(1, error="x" * 9_999, service="s" * 9_999).size == plain + 4_096 - len("shop") + MAX_NAME
