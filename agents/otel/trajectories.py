@@ -351,8 +351,7 @@ class _Builder:
         return value[:MAX_NAME] if isinstance(value, str) and value else None
 
     def _value(self, name: str) -> Any:
-        key = names.OWN + name
-        return next((each for span in self._tree.ordered if (each := span.attributes.get(key)) is not None), None)
+        return self._tree.given.get(names.OWN + name)
 
     def _unique(self, call_id: str) -> str:
         """Return an id that no call of the trajectory has: agents use ids again in later turns."""

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from headrace.agents.otel import names
 from headrace.agents.otel.calls import first_text
@@ -50,9 +50,14 @@ class SpanTree:
             key=lambda span: (self.start_of(span), self._places[_key(span)].depth, span.end_ns, *_key(span)),
         )
         """All spans, by start; a parent before its children."""
+        self.given: dict[str, Any] = {}
+        """Attributes of headrace's own, each with the value of the first span that has it."""
         self._owned: dict[Key | None, list[Span]] = defaultdict(list)
         for span in self.ordered:
             key = _key(span)
+            for name, value in span.attributes.items():
+                if name.startswith(names.OWN) and value is not None:
+                    self.given.setdefault(name, value)
             owner = self._places[key].owner
             self._owned[owner].append(span)
             if key in self._subagents:

@@ -1,6 +1,7 @@
 """Spans become the same events in whatever order, and however often, they come."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -324,6 +325,25 @@ def test_a_conversation_of_many_traces_is_looked_at_once(monkeypatch: pytest.Mon
     assert buffer.due(650.0) != [], "the trace of its own"
     assert len(looked_at) == 1 + 2, "one of them, and that trace to look at it and to take it"
     assert len(buffer.due(700.0)[0].spans) == 100
+
+
+def test_the_work_grows_with_the_spans_and_not_with_the_sub_agents_times_the_spans() -> None:
+    class Counted(dict[str, Any]):
+        reads = 0
+
+        def get(self, *arguments: Any) -> Any:
+            Counted.reads += 1
+            return super().get(*arguments)
+
+    def reads(agents: int) -> int:
+        spans = [agent(1, None, 0, 1_000, "root")]
+        for number in range(2, 2 * agents, 2):
+            spans += [agent(number, 1, number, number + 1, f"a{number}"), chat(number + 1, number, number, number + 1)]
+        Counted.reads = 0
+        trajectories_of(Grouped([replace(each, attributes=Counted(each.attributes)) for each in spans]))
+        return Counted.reads
+
+    assert reads(80) < 3 * reads(40)
 
 
 def test_every_text_of_a_span_counts_towards_the_memory() -> None:
