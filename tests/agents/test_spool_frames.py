@@ -130,3 +130,8 @@ def test_different_settings_have_different_fingerprints(one: list[str], other: l
 def test_a_header_needs_a_whole_fingerprint() -> None:
     with pytest.raises(ValueError, match="expected 32"):
         header_of(bytes(CLUSTER_BYTES - 1))
+
+
+def test_the_header_of_another_version_is_none_of_this_one() -> None:
+    other = b"HRSPOOL2" + CLUSTER
+    assert cluster_of(other + struct.pack("<I", crc32(other))) is None

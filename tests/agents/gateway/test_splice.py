@@ -137,6 +137,9 @@ def test_closing_tokens_are_the_common_end_of_two_conversations() -> None:
     assert closing_ids(ending("a"), ending("b")) == CLOSING
     assert closing_ids(array("i", [1]), array("i", [2])) == array("i")
     assert closing_ids(array("i", [1]), array("i", [1])) == array("i", [1])
+    for length in range(5):
+        end = array("i", range(10, 10 + length))
+        assert closing_ids(array("i", [5, 1]) + end, array("i", [5, 6, 2]) + end) == end
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
