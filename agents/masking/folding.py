@@ -39,8 +39,8 @@ class _Table(dict[int, int | None]):
 
 
 def folded(text: str) -> str:
-    """Return ``text`` with forms of ASCII characters, digits, spaces and hyphens as those of ASCII, and without
-    invisible characters: as long as :func:`visible` of it."""
+    """Return ``text`` with forms of ASCII characters, digits, spaces and hyphens as those of ASCII, combining marks as
+    hyphens, and without invisible characters: as long as :func:`visible` of it."""
     return _translated(text, _FOLDED)
 
 
@@ -65,7 +65,7 @@ def _folded(character: str) -> int | None:
     match unicodedata.category(character):
         case "Zs":
             return ord(" ")
-        case "Pd":
+        case "Pd" | "Mn" | "Mc" | "Me":  # accents and vowels apart from their letter: parts of a word, as hyphens are
             return ord("-")
     plain = "." if character in _DOTS else unicodedata.normalize("NFKC", character)
     return ord(plain) if len(plain) == 1 and plain.isascii() else ord(character)

@@ -97,6 +97,8 @@ def content(event: Encoded) -> dict[str, Any]:
         ("password：hunter2", "password：[api_key]"),
         # Invisible characters are left out of a text in which something is hidden, and of no other.
         ("a\u00adda\u200b@mill.\u2060example 👩\u200d🚀", "[email] 👩🚀"),
+        ("jose\u0301@mill.example, ada@mu\u0308ll.example, राम@उदाहरण.भारत", "[email], [email], [email]"),
+        ("e\u0301Bearer abcdefgh12345678 4111\u0301111111111111", "e\u0301Bearer [api_key] [payment_card]"),
         ("ada\ufe0f@mi\u034fll.example 4111\U000e01001111 1111\u3164 1111", "[email] [payment_card]"),
         ("👩\u200d🚀 ４ — \u00a0", "👩\u200d🚀 ４ — \u00a0"),
         (
