@@ -114,6 +114,18 @@ def test_a_valid_checksum_of_another_content_is_damage() -> None:
     assert read(whole) == ([], Loss(HEADER_BYTES, len(whole) - HEADER_BYTES, 2, is_torn=False))
 
 
+@given(spooled_records, st.data())
+def test_a_payload_that_is_longer_or_shorter_than_its_record_is_damage(
+    record: SpooledRecord, data: st.DataObject
+) -> None:
+    payload = frame_of(record)[8:]
+    changed = data.draw(st.sampled_from([payload + b"\0", *(payload[:size] for size in range(len(payload)))]))
+    size = struct.pack("<I", len(changed))
+    file = header_of(CLUSTER) + size + struct.pack("<I", crc32(changed, crc32(size))) + changed
+    found, loss = read(file)
+    assert (found, loss is None) == ([], False)
+
+
 def test_a_record_beyond_the_limit_is_refused() -> None:
     with pytest.raises(RecordTooLarge, match="67,108,864"):
         frame_of(SpooledRecord("t", None, bytes(MAX_PAYLOAD_BYTES)))
