@@ -30,7 +30,7 @@ from headrace.agents.otel.calls import (
 from headrace.agents.otel.messages import Messages, arguments_of, parsed
 from headrace.agents.otel.span import Span, SpanKind
 from headrace.agents.otel.tree import SpanTree, tree_of
-from headrace.schemas.bounds import MAX_COUNT, MAX_NAME, MAX_STEPS
+from headrace.schemas.bounds import MAX_COUNT, MAX_NAME, MAX_SECONDS, MAX_STEPS
 from headrace.schemas.events import (
     EndStatus,
     ModelCalled,
@@ -225,7 +225,7 @@ class _Builder:
                 "status": ToolStatus.ERROR if failed else ToolStatus.OK,
                 "error_class": ToolErrorClass.ENVIRONMENT if failed else None,
                 "result": span.error if failed and tool.result is None else tool.result,
-                "latency_s": _seconds(span),
+                "latency_s": _seconds(span.start_ns, span.end_ns),
             },
             span.end_ns,
             span,
@@ -249,7 +249,7 @@ class _Builder:
                 "sampling": call.sampling,
                 "finish_reason": _at(call.finish_reasons, choice),
                 "messages": fitting(messages, self._report) if messages else None,
-                "latency_s": _seconds(span),
+                "latency_s": _seconds(span.start_ns, span.end_ns),
                 "call_id": span.span_id,
             }
             if choice == 0:
@@ -294,7 +294,7 @@ class _Builder:
                         "call_id": call_id,
                         "tool": tool,
                         "result": fitting(message.get("content"), self._report),
-                        "latency_s": max(0, start_ns - called_ns) / 1e9,
+                        "latency_s": _seconds(called_ns, start_ns),
                     },
                     start_ns,
                     span,
@@ -375,8 +375,10 @@ def _agent_name(span: Span) -> str | None:
     return first_text(span.attributes, names.AGENT_NAME, names.OI_AGENT_NAME)
 
 
-def _seconds(span: Span) -> float:
-    return (span.end_ns - span.start_ns) / 1e9
+def _seconds(start_ns: int, end_ns: int) -> float | None:
+    """Return the time between; ``None`` if it is longer than an event can say, because a clock was wrong."""
+    seconds = max(0, end_ns - start_ns) / 1e9
+    return seconds if seconds <= MAX_SECONDS else None
 
 
 def _at(items: Sequence[str], index: int) -> str | None:

@@ -351,6 +351,23 @@ def test_every_text_of_a_span_counts_towards_the_memory() -> None:
     assert span(1, error="x" * 9_999, service="s" * 9_999).size == plain + 4_096 - len("shop") + MAX_NAME
 
 
+def test_a_clock_that_was_not_set_costs_no_event() -> None:
+    """Of a device that starts in 1970 and learns the time within a span."""
+    unset = -1_700_000_000
+    asks = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "grep"}]}])
+    knows = json.dumps([{"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "found"}]}])
+    spans = [
+        chat(1, None, unset, unset, gen_ai__output__messages=asks),
+        chat(2, None, unset, 0),
+        chat(3, None, 0, 1, gen_ai__input__messages=knows),
+        tool(4, None, unset, 2),
+    ]
+    [trajectory] = events(*spans)
+    assert [each["latency_s"] for each in fields(trajectory, "model.called")] == [0.0, None, 1.0]
+    assert [each["latency_s"] for each in fields(trajectory, "tool.returned")] == [None, None]
+    assert len(encoded(notes_of(Grouped(spans), Terms()))) == len(trajectory.events)
+
+
 def test_cycles_of_parents_are_cut() -> None:
     [trajectory] = events(chat(1, 2, 0, 1), chat(2, 1, 0, 1))
     assert labels(trajectory)["cycle"] == 1
