@@ -226,23 +226,33 @@ class EventDelivery:
         while True:
             # A session is opened only for an event: an idle agent holds no connection.
             await self._wait_for_work()
-            producer = await self._connect()
             sent_before = self.sent
             try:
-                await self._session(producer)
-            finally:
-                self.producer = None
-                failure = self._failure
-                try:
-                    await stop_producer(producer, STOP_TIMEOUT_S)
-                finally:  # the end of the process may interrupt it
-                    for ticket, (topic, message) in self._in_flight.items():
-                        heapq.heappush(self._waiting, (ticket, topic, message))
-                    self._in_flight = {}
+                failure = await self._connect_and_send()
+            except asyncio.CancelledError as error:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                failure = error  # out of the client: nobody has cancelled this
             # The broker may accept the events later, after a change of an ACL, a topic or a clock.
             pause = RECONNECT_MIN_S if self.sent > sent_before else min(2 * pause, RECONNECT_MAX_S)
             self._report("Kafka at {} does not accept events", failure)
             await asyncio.sleep(pause)
+
+    async def _connect_and_send(self) -> BaseException | None:
+        """Run one session; return the error that ended it."""
+        producer = await self._connect()
+        try:
+            await self._session(producer)
+        finally:
+            self.producer = None
+            failure = self._failure
+            try:
+                await stop_producer(producer, STOP_TIMEOUT_S)
+            finally:  # the end of the process may interrupt it
+                for ticket, (topic, message) in self._in_flight.items():
+                    heapq.heappush(self._waiting, (ticket, topic, message))
+                self._in_flight = {}
+        return failure
 
     async def _connect(self) -> AIOKafkaProducer:
         retrying = AsyncRetrying(

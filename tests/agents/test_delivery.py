@@ -104,6 +104,7 @@ async def test_an_event_of_another_version_s_topic_is_refused_before_the_broker_
     with suppress(asyncio.CancelledError):
         await running
     assert (taken, sorted(resolved), counters.dropped()) == ([b"0", b"2"], [0, 1, 2], {"refused": 1})
+    counters.wait_until_logged(20)  # not in the next test's log
 
 
 @pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])
@@ -140,6 +141,46 @@ async def test_retries_slow_down_if_the_broker_accepts_nothing_and_the_problem_i
     counters.wait_until_logged(20)
     logged = [record.getMessage() for record in caplog.records]
     assert logged == [f"Kafka at broker:9092 does not accept events ({error!r}): 3 events wait, retrying"]
+
+
+@pytest.mark.parametrize("where", ["start", "send", "answer"])
+async def test_a_cancellation_out_of_the_client_is_a_failure_like_any_other(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a gateway nothing else would notice: a task group takes a cancelled task for one that was to end."""
+    monkeypatch.setattr(delivery_module, "RECONNECT_MIN_S", 0.0)
+    taken, cancels = list[bytes](), [where]
+    delivery = EventDelivery("broker:9092", {}, SdkCounters())
+
+    class Cancelling(FailingProducer):
+        async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+            if cancels == ["send"]:
+                cancels.clear()
+                raise asyncio.CancelledError
+            answer = await super().send(topic, key=key, value=value, headers=headers)
+            if cancels == ["answer"]:
+                cancels.clear()
+                answer = asyncio.get_running_loop().create_future()
+                answer.cancel()
+            return answer
+
+    async def start(options: object) -> FailingProducer:
+        if cancels == ["start"]:
+            cancels.clear()
+            raise asyncio.CancelledError
+        return Cancelling([], taken)
+
+    monkeypatch.setattr(delivery, "_unused_producer", start)
+    delivery.offer(0, EVENTS.name, Message(b"k", b"0", ()))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(delivery.run())
+        async with asyncio.timeout(20):
+            while delivery.pending and not running.done():  # noqa: ASYNC110 - the delivery has no event for it
+                await asyncio.sleep(0)
+        assert not running.done()
+        running.cancel()
+    assert (delivery.sent, taken[-1]) == (1, b"0")
+    assert running.cancelled()
 
 
 async def test_events_in_flight_are_given_back_if_the_stop_of_a_failed_session_is_interrupted(
