@@ -56,9 +56,6 @@ Offered = tuple[Ticket, str, Message]
 REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidMessageError, InvalidTopicError)
 """Permanent errors that concern a single record: one that is larger than a batch is a batch of its own."""
 
-_TOPIC_NAMES = frozenset(topic.name for topic in TOPICS)
-"""Another version may have left events of other topics on disk: no broker is asked for these."""
-
 DOUBTS = (UnknownError, PolicyViolationError)
 """Permanent errors that may concern a single record: ``UnknownError`` stands for every code that the client does not
 know, such as ``INVALID_RECORD``."""
@@ -95,6 +92,8 @@ _NOT_OPTIONS = frozenset({"self", "loop", "bootstrap_servers", "transactional_id
 """Arguments of the producer that are no settings for a host: the SDK gives the address and runs no transactions."""
 
 
+_TOPIC_NAMES = frozenset(topic.name for topic in TOPICS)
+
 _used_ids: defaultdict[str, set[int]] = defaultdict(set)
 """Producer ids under which this process has sent, by the cluster's address."""
 
@@ -109,6 +108,13 @@ class _Doubt:
     """Number of refusals when it was sent alone."""
     again_at: float = 0.0
     """When to send it again, in seconds: not before, except after the first refusal."""
+
+
+def check_topic(name: str) -> None:
+    """Raise ``InvalidTopicError``, one of :data:`REFUSALS`, for a topic that this version does not have: another one
+    may have left its events on disk, and the client would wait for the topic, and all other events with it."""
+    if name not in _TOPIC_NAMES:
+        raise InvalidTopicError("this version of headrace has no such topic")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -305,11 +311,8 @@ class EventDelivery:
             ticket, topic, message = heapq.heappop(self._waiting)
             self._in_flight[ticket] = (topic, message)
             self._alone = ticket if ticket in self._doubts else None
-            if topic not in _TOPIC_NAMES:  # the client would wait for it, and all others with it
-                no_topic = InvalidTopicError("this version of headrace has no such topic")
-                self._refuse(self._in_flight, ticket, topic, no_topic)
-                continue
             try:
+                check_topic(topic)
                 future = await producer.send(topic, key=message.key, value=message.value, headers=message.headers)
             except (*REFUSALS, TypeError, ValueError, AssertionError) as error:
                 self._refuse(self._in_flight, ticket, topic, error)

@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from headrace.agents.counters import DropReason
-from headrace.agents.delivery import REFUSALS
+from headrace.agents.delivery import REFUSALS, check_topic
 from headrace.agents.sender_config import SenderConfig
 from headrace.agents.spool import Spool
 from headrace.agents.spool_frames import Loss
@@ -35,10 +35,10 @@ def _log_loss(reason: DropReason, why: str, events: int) -> None:
 async def send_left_behind(config: SenderConfig, on_loss: Callable[[DropReason, str, int], None] = _log_loss) -> int:
     """Send the events in the spool's folder that no living process owns, in their order, and return their number.
 
-    ``on_loss`` is called with the number of events that are lost and why: of a file that cannot be read, and what the
-    broker always refuses (``REFUSALS``): else no later process could start. Raises Kafka's error if it does
-    not answer, or refuses an event for another reason; then the rest stays on disk. A folder that cannot be read is
-    logged.
+    ``on_loss`` is called with the number of events that are lost and why: of a file that cannot be read, and what is
+    refused in any case (``REFUSALS``, :func:`~headrace.agents.delivery.check_topic`): else no later process could
+    start. Raises Kafka's error if it does not answer, or refuses an event for another reason; then the rest stays on
+    disk. A folder that cannot be read is logged.
     """
     if config.spool_folder is None or not config.spool_bytes:
         return 0
@@ -76,6 +76,7 @@ async def _begin_to_send(producer: AIOKafkaProducer, taken: Taken) -> "Future[An
     record = taken.record
     answer: Future[Any]
     try:
+        check_topic(record.topic)
         answer = await producer.send(record.topic, record.value, record.key, headers=list(record.headers))
     except REFUSALS as error:
         answer = asyncio.get_running_loop().create_future()

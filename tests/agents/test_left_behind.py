@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import InvalidMessageError, KafkaConnectionError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    InvalidMessageError,
+    KafkaConnectionError,
+    MessageSizeTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 
 from headrace.agents import left_behind
 from headrace.agents.left_behind import send_left_behind
@@ -81,6 +86,8 @@ class Refusing(AIOKafkaProducer):
     async def send(self, topic: str, value: bytes, key: bytes, *, headers: Any) -> "asyncio.Future[None]":
         if value.startswith(b"a"):
             raise MessageSizeTooLargeError
+        if topic != EVENTS.name:
+            raise UnknownTopicOrPartitionError
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if value.startswith(b"b"):
             answer.set_exception(InvalidMessageError())
@@ -105,11 +112,12 @@ async def test_an_event_that_no_broker_takes_does_not_block_every_later_process(
     spool = Spool(folder, 1 << 20, headrace._config.cluster, unexpected)
     for value in (b"0", b"a1", b"b2", b"3"):
         assert spool.append([SpooledRecord(EVENTS.name, b"k", value, ())])
+    assert spool.append([SpooledRecord("of another version", b"k", b"4", ())])
     spool.close()
     assert await headrace.send_left_behind() == 2
     assert taken == [b"0", b"3"]
     stats = headrace.stats
-    assert (stats.adopted, stats.dropped) == (2, {"refused": 2})
+    assert (stats.adopted, stats.dropped) == (3, {"refused": 3})
     assert list(folder.iterdir()) == []
     headrace.close()
 
