@@ -202,6 +202,30 @@ def test_a_higher_window_number_is_a_compaction(gateway: Gateway) -> None:
     assert fact.tokens_before == len(last.prompt) + len(gateway.calls()[1].sampled_ids or ())
 
 
+def test_of_a_window_with_a_summary_the_summary_says_what_was_replaced(gateway: Gateway) -> None:
+    client = agent(gateway, None, headers=codex(0))
+    client.turn("one", "1")
+    client.say("Summarise the conversation.")
+    summary = client.ask(SUMMARY)
+    client.keep(summary)
+    client.say("Thank you.").ask("two")
+    after = ChatClient(gateway, codex(1)).say("You are an agent.", "system").say(f"So far: {SUMMARY}")
+    assert after.ask("three").outcome is Outcome.COMPACTION
+    fact = next(fact for fact in gateway.facts() if isinstance(fact, ContextSummarized))
+    assert (fact.summary, fact.tokens_before) == (SUMMARY, len(summary.prompt))
+
+
+def test_a_side_conversation_whose_first_call_failed_begins_again(gateway: Gateway) -> None:
+    agent(gateway).ask("hello")
+    side = ChatClient(gateway, url="s1").say("You check safety.", "system").say("Is it safe?")
+    failed = gateway.begin(Api.CHAT, side.body(), url="s1")
+    gateway.core.abandon(failed)
+    again = side.ask("yes")
+    assert failed.state is not None
+    assert (again.outcome, again.trajectory) == (Outcome.NEW_TRAJECTORY, failed.state.trajectory_id)
+    assert side.ask("yes").outcome is Outcome.SIBLING
+
+
 def test_a_compaction_item_is_replaced_by_the_summary(gateway: Gateway) -> None:
     body: dict[str, Any] = {"model": "policy", "instructions": "Be brief.", "input": "Find boots.", "tools": [tool()]}
     first = gateway.ask(Api.RESPONSES, body, SUMMARY, headers=codex(0))
