@@ -326,7 +326,8 @@ class _Turn:
         return after
 
     def _examples(self, monitor: Monitor, measured: Measured) -> tuple[str, ...]:
-        guilty = [(-weight, row.id) for row in self._rows if (weight := monitor.guilt(row, measured)) is not None]
+        rows = self._view.evaluated if monitor.of_evaluations else self._view.acted
+        guilty = [(-weight, row.id) for row in rows if (weight := monitor.guilt(row, measured)) is not None]
         return _first([id for _, id in sorted(guilty)])
 
 

@@ -366,16 +366,7 @@ def heldout_gap(view: View) -> Measured | None:
 
 def heldout(view: View) -> Measured | None:
     """Mean total of the evaluations of the window. ``None`` with fewer than 16."""
-    return _of_scale([row.values["total"] for row in view.rows if _is_heldout(row)])
-
-
-def low_heldout(row: Row, _: Measured) -> float | None:
-    """Evaluations in the order of their totals, the smallest first."""
-    return -row.values["total"] if _is_heldout(row) else None
-
-
-def _is_heldout(row: Row) -> bool:
-    return bool(row.values.get("evaluates")) and "total" in row.values
+    return _of_scale([row.values["total"] for row in view.evaluated if "total" in row.values])
 
 
 def has(name: str, at_least: float = 0.5) -> Guilt:
@@ -393,7 +384,7 @@ def opposed(component: str) -> Guilt:
     value, weight = VALUE + component, WEIGHT + component
 
     def guilt(row: Row, measured: Measured) -> float | None:
-        if not {"total", value, weight} <= row.values.keys() or row.values.get("evaluates"):
+        if not {"total", value, weight} <= row.values.keys():
             return None
         usual_own, usual_rest, sign = measured.centres
         own, rest = sign * row.values[value], row.values["total"] - row.values[value] * row.values[weight]

@@ -59,6 +59,8 @@ class Monitor:
     """Whether its value is the mean of log(1 + x), for counts that differ by factors."""
     only_learns: bool = False
     """Whether it has a chart only to learn what is usual, which another monitor is compared with."""
+    of_evaluations: bool = False
+    """Whether evaluations show it; those of all others are what the policy did in training."""
 
     @property
     def alarms(self) -> bool:
@@ -311,8 +313,9 @@ def _reward(
     *,
     kind: Kind = Kind.OUTCOME,
     spared: Callable[[View], bool] | None = None,
+    of_evaluations: bool = False,
 ) -> Monitor:
-    return Monitor(name, Lane.REWARD, kind, about, measure, rule, guilt, spared)
+    return Monitor(name, Lane.REWARD, kind, about, measure, rule, guilt, spared, of_evaluations=of_evaluations)
 
 
 REWARDS = (
@@ -379,7 +382,8 @@ REWARDS = (
         "The mean reward of evaluations falls: the policy has lost something that training rollouts do not show.",
         m.heldout,
         ChartRule(DOWN, 0.5, in_spreads=True, baseline=6),
-        m.low_heldout,
+        m.low("total"),
+        of_evaluations=True,
     ),
     _reward(
         "disagreement",

@@ -147,6 +147,11 @@ class View:
             self._acted = [row for row in self.rows if not row.values.get("evaluates")]
         return self._acted
 
+    @property
+    def evaluated(self) -> list[Row]:
+        """The evaluations among the rows."""
+        return [row for row in self.rows if row.values.get("evaluates")]
+
     def column(self, name: str) -> list[float]:
         """Returns the value ``name`` of each row that has it, without evaluations."""
         if name not in self._columns:

@@ -68,6 +68,41 @@ def test_the_examples_that_show_it_best_come_first() -> None:
     assert alert.episode.examples == [f"v30-{N - 1 - place}" for place in range(5)]
 
 
+def evaluated(n: int, total: float) -> list[Row]:
+    """16 evaluations, which nobody gives feedback on."""
+    values = {"total": total, "feedback": 0.0, "tokens": 9.0, "disagreement": 1.0, "evaluates": 1.0}
+    return [Row(f"eval{n}-{k}", n, 1000 * n, values) for k in range(16)]
+
+
+def mixed(n: int, *, level: float = 1.0, judged: int = 44, held_out: float = 0.0) -> list[Row]:
+    """48 rewards around ``level``, ``judged`` of them with feedback, and 16 evaluations."""
+    totals = [level + 0.1 * (k % 3) for k in range(48)]
+    return [*paid(n, totals, feedback=some(judged, 48)), *evaluated(n, held_out)]
+
+
+@pytest.mark.parametrize(
+    ("monitor", "changed"),
+    [("coverage", {"judged": 20}), ("reward", {"level": 0.5}), ("reward_ks", {"level": 0.5})],
+)
+def test_evaluations_are_no_examples_of_what_is_done_in_training(monitor: str, changed: dict[str, float]) -> None:
+    windows = [mixed(n) for n in range(30)] + [mixed(n, **changed) for n in range(30, 36)]  # type: ignore[arg-type]
+    (opened,) = [each.episode for each in episodes(windows, REWARDS) if each.kind == f"monitor_{monitor}"]
+    assert opened is not None
+    assert len(opened.examples) == 5
+    assert not [id for id in opened.examples if id.startswith("eval")]
+
+
+def test_evaluations_show_that_evaluations_do_worse() -> None:
+    windows = [mixed(n, held_out=0.9) for n in range(30)] + [mixed(n, held_out=0.2) for n in range(30, 36)]
+    found = {each.kind: each.episode for each in episodes(windows, REWARDS)}
+    shown, gap = found["monitor_heldout"], found["monitor_heldout_gap"]
+    assert shown is not None
+    assert gap is not None
+    assert len(shown.examples) == len(gap.examples) == 5
+    assert all(id.startswith("eval") for id in shown.examples)
+    assert all(id.startswith("v") for id in gap.examples)
+
+
 def test_an_alert_says_what_how_much_and_what_to_do() -> None:
     windows = [talking(n, 0.0) for n in range(30)] + [talking(30, 0.5)]
     (alert,) = episodes(windows)

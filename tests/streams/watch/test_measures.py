@@ -27,7 +27,6 @@ from headrace.streams.watch.measures import (
     identical,
     lacks,
     low,
-    low_heldout,
     moved,
     of_group,
     opposed,
@@ -190,9 +189,6 @@ GUILTS: list[tuple[Callable[[Row, Measured], float | None], dict[str, float], fl
     (high("x"), {}, None),
     (low("x"), {"x": 2.0}, -2.0),
     (low("x"), {}, None),
-    (low_heldout, {"total": 2.0, "evaluates": 1.0}, -2.0),
-    (low_heldout, {"total": 2.0}, None),
-    (low_heldout, {"evaluates": 1.0}, None),
 ]
 
 
@@ -214,7 +210,6 @@ def test_examples_are_ordered_by_what_they_show(
             {"total": 4.0, "value:c": 3.0, "weight:c": -1.0},
             15.0,
         ),  # it pays −3: 5 below; the rest 3 above
-        (1.0, {"total": 7.0, "value:c": 1.0, "weight:c": 1.0, "evaluates": 1.0}, None),
         (1.0, {"total": 7.0, "value:c": 1.0}, None),
     ],
 )
