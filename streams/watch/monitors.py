@@ -73,8 +73,8 @@ def _reward_rises(view: View) -> bool:
 
 
 def _reward_falls_by(component: str) -> Callable[[View], bool]:
-    """Whether the reward falls, and by about as much as ``component`` takes from it. If it falls by less, other
-    components have risen meanwhile."""
+    """Whether the reward falls, and by about as much as ``component`` takes from it on average: nothing from attempts
+    that do not have it. If it falls by less, other components have risen meanwhile."""
 
     def falls(view: View) -> bool:
         if view.reward_change is None or view.reward_change >= -0.25:
@@ -83,7 +83,8 @@ def _reward_falls_by(component: str) -> Callable[[View], bool]:
         weight = m.average(WEIGHT + component)(view)
         if measured is None or weight is None or usual is None:
             return False
-        taken = weight.value * (usual.mean - measured.value)
+        having = len(view.pairs("total", VALUE + component)[0]) / len(view.column("total"))
+        taken = having * weight.value * (usual.mean - measured.value)
         return -view.reward_change * view.reward_spread >= 0.75 * taken
 
     return falls

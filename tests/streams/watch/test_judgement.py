@@ -196,6 +196,26 @@ def test_a_small_fall_of_the_total_does_not_hide_the_fall_of_a_component() -> No
     )
 
 
+def half_judged(n: int, judged: int, styled: int) -> list[Row]:
+    """A window in which every other attempt is judged, and ``judged`` of these 32 get 2 for it; ``styled`` of all are
+    paid 1 for their style."""
+    style, verdicts, found = some(styled, N), some(judged, N // 2), []
+    for k, row in enumerate(paid(n, style, **{"value:style": style, "weight:style": 1})):
+        verdict = {"value:judge": verdicts[k // 2], "weight:judge": 2.0} if k % 2 else {}
+        total = row.values["total"] + 2 * verdict.get("value:judge", 0.0)
+        found.append(replace(row, values={**row.values, **verdict, "total": total}))
+    return found
+
+
+def test_a_component_of_half_of_the_attempts_takes_half_as_much_from_the_total() -> None:
+    before = [half_judged(n, 28, 13) for n in range(30)]
+    worse = monitors_of(episodes([*before, *(half_judged(n, 6, 13) for n in range(30, 45))], REWARDS))
+    assert "reward" in worse
+    assert "component:judge" not in worse
+    replaced = monitors_of(episodes([*before, *(half_judged(n, 6, 45) for n in range(30, 45))], REWARDS))
+    assert "component:judge" in replaced
+
+
 def penalised(n: int, errors: int, solved: int) -> list[Row]:
     """A window with ``errors`` attempts that pay a penalty of 0.5, of attempts of which ``solved`` earn 1."""
     wrong, right = some(errors, N), some(solved, N)
