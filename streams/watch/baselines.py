@@ -24,6 +24,13 @@ def has_baseline(state: KeyState) -> bool:
     return state.window >= BASELINE_WINDOWS or bool(state.baseline_of)
 
 
+def has_samples(state: KeyState) -> bool:
+    """Whether the baseline's samples of single trajectories of the key of ``state`` are complete."""
+    if state.sampled_from is None:
+        return has_baseline(state)
+    return state.window >= state.sampled_from + BASELINE_WINDOWS
+
+
 def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
     """Returns the state of a new ``key``, with the baseline of ``other``, the same key of another run, if that has one.
     ``time_ms``: stream time of its first observation."""
@@ -40,6 +47,7 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
         charts=charts,
         # What is compared by ADWIN, or not learnt yet, begins anew, and so do its offsets.
         offsets={name: each for name, each in other.offsets.items() if name in charts},
-        samples=other.samples,
+        samples=other.samples if has_samples(other) else {},
+        sampled_from=None if has_samples(other) else 0,
         baseline_of=other.key.run,
     )

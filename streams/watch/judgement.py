@@ -15,7 +15,7 @@ from headrace.schemas.records.watch import Lane, Reading, Readings
 from headrace.streams.rewards.schedule import Schedule
 from headrace.streams.watch import tripwire
 from headrace.streams.watch.adwin import cut, level, with_value
-from headrace.streams.watch.baselines import BASELINE_WINDOWS, has_baseline
+from headrace.streams.watch.baselines import BASELINE_WINDOWS, has_samples
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
@@ -26,6 +26,7 @@ from headrace.streams.watch.monitors import (
     ANNEAL_RULE,
     AT_EQUAL_DIFFICULTY,
     COMPONENT,
+    JUDGES_SAMPLE,
     MONITORS,
     SAMPLED,
     TRIPWIRE,
@@ -130,6 +131,8 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
 def anew(state: KeyState, monitor: str) -> KeyState:
     """Returns ``state`` without what ``monitor`` has learnt, and without its open episode: what is usual is learnt anew
     from the next window on."""
+    if monitor == JUDGES_SAMPLE:
+        state = replace(state, samples={}, sampled_from=state.window)
     return replace(
         state,
         charts={name: chart for name, chart in state.charts.items() if name != monitor},
@@ -315,7 +318,7 @@ class _Turn:
     def _samples(self, lane: Lane) -> dict[str, list[float]]:
         """The baseline's samples of single trajectories: of the first windows, thinned to quantiles. They do not depend
         on the order within a window, which is another one in a replay."""
-        if has_baseline(self.state):
+        if has_samples(self.state):
             return self.state.samples
         per_window = max(1, SAMPLE // BASELINE_WINDOWS)
         after = dict(self.state.samples)

@@ -69,6 +69,8 @@ class KeyState:
     """Offsets of difficulties, by the name of the value."""
     samples: dict[str, list[float]] = field(default_factory=dict)
     """Values of single trajectories in the baseline, by name."""
+    sampled_from: int | None = None
+    """Window from which they are taken, if they were begun anew; ``None``: from the first, or from another run."""
     first_weights: dict[str, float] = field(default_factory=dict)
     """First weight of each component that should decline."""
     tripwire: float = 0.0

@@ -532,6 +532,8 @@ MONITORS: Mapping[Lane, tuple[Monitor, ...]] = {
 
 SAMPLED = {Lane.REWARD: ("total",)}
 """Values of single trajectories that the baseline of a lane keeps."""
+JUDGES_SAMPLE = "reward_ks"
+"""Name of the monitor that compares them with those of a window, and alarms."""
 
 NAMES = (*(each.name for lane in MONITORS.values() for each in lane), TRIPWIRE, ANNEAL)
 """Names of all monitors but those of single components."""

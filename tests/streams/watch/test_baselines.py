@@ -16,14 +16,15 @@ from headrace.schemas.records.watch import Lane, Observation, Readings
 from headrace.streams.processors.watch import restore_watch
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Start
-from headrace.streams.watch.baselines import BASELINE_WINDOWS
+from headrace.streams.watch.baselines import BASELINE_WINDOWS, begun, has_samples
 from headrace.streams.watch.judgement import WatchRules
+from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.planted.drifts import PLANTED
 from headrace.streams.watch.settings import WatchSettings
 from headrace.streams.watch.watch import Watch, WatchChanges, watch
 from headrace.streams.watch.window import LEAST
 from headrace.streams.workers_config import WorkersConfig
-from tests.streams.watch.builders import observed
+from tests.streams.watch.builders import REWARDS, observed
 
 PINNED = WatchRules({}, baselines={"b": "a"})
 
@@ -212,6 +213,16 @@ def test_rewards_are_compared_one_by_one_with_those_of_the_other_run() -> None:
     last = readings_of("a", Lane.REWARD, known)[-1].readings["reward_ks"]
     assert first.readings["reward_ks"].pinned == last.pinned is not None
     assert first.readings["reward_ks"].value > last.value
+
+
+@pytest.mark.parametrize(("window", "taken"), [(54, False), (55, True)])
+def test_a_sample_that_the_other_run_has_begun_anew_is_taken_over_once_it_is_complete(window: int, taken: bool) -> None:
+    sample = {"total": [0.5] * 500}
+    other = KeyState(REWARDS, window=window, samples=sample, sampled_from=30)
+    state = begun(REWARDS._replace(run="b"), 0, other)
+    assert state.samples == (sample if taken else {})
+    assert has_samples(state) is taken
+    assert has_samples(replace(state, window=BASELINE_WINDOWS))
 
 
 def test_the_mix_of_actions_is_learnt_anew_however_long_that_takes() -> None:

@@ -13,13 +13,13 @@ from headrace.streams.watch import tripwire
 from headrace.streams.watch.baselines import BASELINE_WINDOWS
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
 from headrace.streams.watch.distances import deviation, mean
-from headrace.streams.watch.judgement import WatchRules, _strength, conclude
+from headrace.streams.watch.judgement import WatchRules, _strength, anew, conclude
 from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState
 from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
 from headrace.streams.watch.window import Key, Row
-from tests.streams.watch.builders import ATTEMPTS, REWARDS, after, rows, some
+from tests.streams.watch.builders import ATTEMPTS, REWARDS, RULES, after, rows, some
 
 N = 64
 
@@ -613,6 +613,32 @@ def test_a_policy_that_has_learnt_is_judged_by_what_it_does_since() -> None:
     usual = [acting(n, learning(n)) for n in range(80)]
     judged = trigrams_judged(usual + [acting(n, 0.9) for n in range(80, 86)])
     assert (min(judged), max(judged[n] for n in range(50, 80)), judged[85] > 1) == (50, 0.0, True)
+
+
+def accepted(windows: list[list[Row]], monitor: str, at: int) -> list[Alert]:
+    """The alerts about ``windows`` of rewards since the level of ``monitor`` was accepted, before window ``at``."""
+    state, alerts = KeyState(REWARDS), list[Alert]()
+    for n, window in enumerate(windows):
+        if n == at:
+            assert monitor in state.episodes
+            state, alerts = anew(state, monitor), []
+        concluded = conclude(state, window, RULES)
+        state, alerts = concluded.state, alerts + concluded.alerts
+    return alerts
+
+
+def spread(n: int, low: float, width: float) -> list[Row]:
+    return paid(n, [low + width * (k * 37 % N) / N for k in range(N)])
+
+
+def test_an_accepted_distribution_of_rewards_is_what_later_ones_are_compared_with() -> None:
+    """No total is in the range of the first baseline any more."""
+    windows = [spread(n, 5.0, 1.0) for n in range(30)] + [spread(n, 3.0, 1.0) for n in range(30, 70)]
+    assert monitors_of(accepted(windows, "reward_ks", 40)) == {"reward"}
+    bimodal = [paid(n, [3.0 + k % 2 for k in range(N)]) for n in range(70, 76)]
+    assert "reward_ks" in monitors_of(accepted([*windows, *bimodal], "reward_ks", 40))
+    samples = [each.state.samples["total"] for each in after(windows, REWARDS)]
+    assert samples[25] == samples[-1]
 
 
 def test_readings_say_which_versions_and_times_a_window_has() -> None:
