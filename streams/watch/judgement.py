@@ -28,6 +28,7 @@ from headrace.streams.watch.monitors import (
     COMPONENT,
     JUDGES_SAMPLE,
     MONITORS,
+    REWARD,
     SAMPLED,
     TRIPWIRE,
     Monitor,
@@ -130,12 +131,16 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
 
 def anew(state: KeyState, monitor: str) -> KeyState:
     """Returns ``state`` without what ``monitor`` has learnt, and without its open episode: what is usual is learnt anew
-    from the next window on."""
+    from the next window on. With the reward, those of its components begin anew that have no alert of their own: what
+    they take is compared with its fall, so both must be against the same windows."""
+    forgotten = {monitor}
+    if monitor == REWARD:
+        forgotten |= {name for name in state.charts if name.startswith(COMPONENT) and name not in state.episodes}
     if monitor == JUDGES_SAMPLE:
         state = replace(state, samples={}, sampled_from=state.window)
     return replace(
         state,
-        charts={name: chart for name, chart in state.charts.items() if name != monitor},
+        charts={name: chart for name, chart in state.charts.items() if name not in forgotten},
         adaptive={name: values for name, values in state.adaptive.items() if name != monitor},
         shares={name: usual for name, usual in state.shares.items() if name != monitor},
         episodes={name: opened for name, opened in state.episodes.items() if name != monitor},
@@ -188,7 +193,7 @@ class _Turn:
             return _Verdict(Reading(value=measured.value, trajectories=measured.trajectories), _no_evidence)
         before = self._charts.get(monitor.name, Chart())
         after, judged = judge(before, monitor.rule, measured.value, spread=measured.spread, at=self.state.window)
-        if monitor.name == "reward" and judged.expected is not None:
+        if monitor.name == REWARD and judged.expected is not None:
             spread = max(before.spread, 1e-9)
             self._view.reward_spread = spread
             self._view.reward_change = (measured.value - judged.expected) / spread

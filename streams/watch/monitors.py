@@ -319,9 +319,12 @@ def _reward(
     return Monitor(name, Lane.REWARD, kind, about, measure, rule, guilt, spared, of_evaluations=of_evaluations)
 
 
+REWARD = "reward"
+"""Name of the monitor of the mean reward, with which components are compared."""
+
 REWARDS = (
     _reward(
-        "reward",
+        REWARD,
         "The mean reward falls.",
         m.average_of_scale("total"),
         _SD_DOWN,
@@ -629,7 +632,7 @@ def about(name: str) -> str:
 
 def runbook_of(name: str) -> str:
     """Returns the runbook for an alarm of the monitor ``name``."""
-    if name == "reward" or name.startswith(COMPONENT):
+    if name == REWARD or name.startswith(COMPONENT):
         return "reward-drop"
     if name in ("heldout", "heldout_gap"):
         return "heldout-regression"

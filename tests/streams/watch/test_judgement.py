@@ -627,6 +627,28 @@ def accepted(windows: list[list[Row]], monitor: str, at: int) -> list[Alert]:
     return alerts
 
 
+def earning(n: int, found: int, asked: int = 32, styled: int = 0) -> list[Row]:
+    """A window in which ``found``, ``asked`` and ``styled`` of the attempts are paid for one thing each."""
+    parts = {"found": some(found, N), "asked": some(asked, N), "style": some(styled, N)}
+    values = {f"value:{name}": each for name, each in parts.items()} | {f"weight:{name}": 1 for name in parts}
+    return paid(n, [sum(each) for each in zip(*parts.values(), strict=True)], **values)
+
+
+def test_a_component_that_fell_with_an_accepted_reward_is_no_alarm_and_one_that_falls_later_is_one() -> None:
+    windows = [earning(n, 48) for n in range(30)] + [earning(n, 16) for n in range(30, 70)]
+    assert monitors_of(accepted(windows, "reward", 40)) == {"reward_ks"}
+    replaced = [earning(n, 16, asked=4, styled=28) for n in range(70, 80)]
+    assert "component:asked" in monitors_of(accepted([*windows, *replaced], "reward", 40))
+
+
+def test_an_alert_of_a_component_does_not_end_with_that_of_the_reward() -> None:
+    before = [earning(n, 48, asked=48) for n in range(30)] + [
+        earning(n, 48, asked=16, styled=32) for n in range(30, 36)
+    ]
+    alerts = accepted([*before, *(earning(n, 0, asked=16) for n in range(36, 50))], "reward", 40)
+    assert [each for each in component_states(alerts) if each[0] == "component:asked"] == []
+
+
 def spread(n: int, low: float, width: float) -> list[Row]:
     return paid(n, [low + width * (k * 37 % N) / N for k in range(N)])
 
