@@ -22,6 +22,7 @@ from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
 from headrace.streams.watch.measures import LABELS, SHARED, is_penalty, logs_by_difficulty, shares_now
 from headrace.streams.watch.monitors import (
+    AGAINST,
     ANNEAL,
     ANNEAL_RULE,
     AT_EQUAL_DIFFICULTY,
@@ -240,7 +241,7 @@ class _Turn:
             return []
         seen = {name.removeprefix(VALUE) for row in self._rows for name in row.values if name.startswith(VALUE)}
         names = sorted(name for name in seen if len(COMPONENT + name) <= MAX_NAME)
-        known = {name.removeprefix(COMPONENT) for name in self._charts if name.startswith(COMPONENT)}
+        known = {name.partition(":")[2] for name in self._charts if name.startswith((COMPONENT, AGAINST))}
         new = [name for name in names if name not in known]
         allowed = {*known, *new[: max(0, MAX_COMPONENTS - len(known))]}
         return [

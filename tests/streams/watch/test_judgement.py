@@ -354,6 +354,21 @@ def test_components_that_stay_leave_their_room_to_new_ones() -> None:
     assert sum(name.startswith(COMPONENT) for name in charts) == MAX_COMPONENTS
 
 
+def many(n: int, *names: str) -> list[Row]:
+    """A window of a reward with these components, of which each third attempt earns one."""
+    columns = {f"value:{name}": [float((k + place) % 3 == 0) for k in range(N)] for place, name in enumerate(names)}
+    return paid(n, [float(k % 3) for k in range(N)], **columns, **{f"weight:{name}": 1 for name in names})
+
+
+@pytest.mark.parametrize("monitor", ["component:c05", "against:c05"])
+def test_a_component_keeps_its_room_when_its_level_is_accepted(monitor: str) -> None:
+    names = [f"c{name:02}" for name in range(MAX_COMPONENTS)]
+    state = anew(after([many(n, *names) for n in range(3)], REWARDS)[-1].state, monitor)
+    readings = conclude(state, many(3, "a-new-one", *names), RULES).readings.readings
+    assert {f"component:{name}" for name in names} <= readings.keys()
+    assert "component:a-new-one" not in readings
+
+
 def test_schedules_of_specs_are_known_and_settings_come_first() -> None:
     rewards = parse_rewards({})
     assert set(declared(rewards)["swarm@1"]) == {"parallel", "finish"}
