@@ -4,9 +4,9 @@
     acknowledged, resume         →  {}
 
 Folded from the records of ``alerts``: an episode pauses from its first alert with the order ``pause`` until it is
-resolved, until its alerts no longer carry the order, or until somebody resumes admission. The trajectories in between
-are rejected as ``admission_paused``, and do not wait: they would be stale afterwards, and while they waited they would
-use up the samplers' budget, so that other task sources stood still, too.
+resolved, until its alerts no longer carry the order, or until somebody resumes admission, which holds for the rest of
+the episode. The trajectories in between are rejected as ``admission_paused``, and do not wait: they would be stale
+afterwards, and while they waited they would use up the samplers' budget, so that other task sources stood still, too.
 """
 
 from collections.abc import Collection
@@ -68,10 +68,13 @@ class Pauses:
         if episode.state is EpisodeState.ACKNOWLEDGED:
             if episode.admission is AdmissionOrder.RESUME and episode.id in self._pausing:
                 self._resumed[episode.id] = None
+                if len(self._resumed) > MAX_EPISODES:
+                    del self._resumed[next(iter(self._resumed))]
             return
+        if episode.state is EpisodeState.RESOLVED:
+            self._resumed.pop(episode.id, None)
         if episode.state is EpisodeState.RESOLVED or episode.admission is not AdmissionOrder.PAUSE:
             self._pausing.pop(episode.id, None)
-            self._resumed.pop(episode.id, None)
             return
         self._pausing[episode.id] = PausedSource(episode.agent, episode.task_source)
         if len(self._pausing) > MAX_EPISODES:

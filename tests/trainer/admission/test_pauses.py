@@ -1,10 +1,13 @@
 """Alerts that pause admission: which agents and task sources are not admitted, and what becomes of their groups."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.deploy.watching.episodes import episodes
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 from headrace.schemas.records.group import Reason
+from headrace.trainer.admission import pauses as pauses_module
 from headrace.trainer.admission.admission import AdmissionRules, admit, place_of
 from headrace.trainer.admission.pauses import NOTHING_PAUSED, PausedSource, Pauses, source_of
 from tests.trainer.builders import AT, member, segment, training_group, trajectory
@@ -67,6 +70,24 @@ def test_somebody_may_resume_admission_although_the_episode_goes_on() -> None:
 
 def test_an_episode_whose_monitor_no_longer_pauses_ends_the_pause() -> None:
     assert paused(alert(OPENED), alert(ONGOING, NONE)) == NOTHING_PAUSED
+
+
+def test_who_resumed_admission_need_not_do_so_again_when_its_monitor_pauses_again() -> None:
+    """`workers.watch_pauses` was changed twice while the episode was open. `headrace watch list` shows it as resumed,
+    and refuses another --resume."""
+    alerts = [alert(OPENED), alert(SEEN, RESUME), alert(ONGOING, NONE), alert(ONGOING)]
+    assert paused(*alerts) == NOTHING_PAUSED
+    (status,) = episodes(alerts)
+    assert not status.pauses
+
+
+def test_decisions_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses_module, "MAX_EPISODES", 2)
+    decided = [alert(state, order, id=id) for id in "abc" for state, order in ((OPENED, PAUSE), (SEEN, RESUME))]
+    gone = [alert(ONGOING, NONE, id=id) for id in "abc"]
+    again = [alert(ONGOING, source=id, id=id) for id in "bc"]
+    assert paused(*decided, *gone, *again) == NOTHING_PAUSED
+    assert paused(*decided, *gone, alert(ONGOING, id="a")) == {TICKETS}
 
 
 def test_a_source_is_paused_while_any_of_its_episodes_pauses_it() -> None:
