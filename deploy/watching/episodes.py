@@ -6,6 +6,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 from headrace.schemas.records.watch import Lane, LevelAccepted
@@ -104,7 +105,7 @@ def accepted_level(status: EpisodeStatus, by: str) -> LevelAccepted:
     name = f"{episode.monitor} ({episode.id[:8]})"
     if not status.is_open:
         raise NotAccepted(f"{name} is resolved: there is nothing to accept")
-    if lane not in set(Lane):
+    if lane not in list(Lane):
         raise NotAccepted(f"{name} is no alert of a monitor: it ends when its condition does")
     if not may_be_accepted(episode.monitor):
         raise NotAccepted(f"{name} has no usual level: it ends when what it is about does")
@@ -130,7 +131,7 @@ def row(status: EpisodeStatus, *, full: bool = False) -> str:
         state += ", admission paused"
     elif status.is_open and status.resumed_by:
         state += f", admission resumed by {', '.join(status.resumed_by)}"
-    value = in_words(episode.monitor, figures["value"], figures.get("expected")) if "value" in figures else ""
+    value = _value_in_words(episode.monitor, figures.get("value"), figures.get("expected"))
     value += f" of {figures['label']}" if "label" in figures else ""
     since = f"since v{episode.since_version}" if episode.since_version is not None else ""
     about = (status.newest.run, str(figures.get("subject", "")), episode.agent, episode.task_source, episode.spec)
@@ -141,6 +142,13 @@ def row(status: EpisodeStatus, *, full: bool = False) -> str:
     runbook = f"runbook {status.newest.runbook}" if status.newest.runbook else ""
     parts = (id, state, episode.monitor, value, f"strength {episode.strength:.2g}", since, where, runbook, examples)
     return "  ".join(part for part in parts if part)
+
+
+def _value_in_words(monitor: str, value: Any, usual: Any) -> str:
+    """Returns a value beside the usual one. Details may be anything: a number that is not finite is a text there."""
+    if not isinstance(value, int | float):
+        return "" if value is None else str(value)
+    return in_words(monitor, value, usual if isinstance(usual, int | float) else None)
 
 
 def explanation(status: EpisodeStatus) -> list[str]:

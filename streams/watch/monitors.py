@@ -9,7 +9,7 @@ and those that a rise would move by itself are not judged while it rises.
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import expm1
+from math import expm1, inf
 
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import measures as m
@@ -616,8 +616,16 @@ def is_reading(name: str) -> bool:
 def in_words(name: str, value: float, usual: float | None) -> str:
     """Returns a ``value`` of the monitor ``name`` beside the ``usual`` one, in the unit of what it measures: of a mean
     logarithm, the count that has it."""
-    now, before = (f"{expm1(each) if name in LOG_MONITORS else each:.3g}" for each in (value, usual or 0.0))
+    now, before = (f"{_count_of(each) if name in LOG_MONITORS else each:.3g}" for each in (value, usual or 0.0))
     return now if usual is None else f"{now}, usual {before}"
+
+
+def _count_of(logarithm: float) -> float:
+    """Returns the count x whose log(1 + x) it is; infinite if no number is as large."""
+    try:
+        return expm1(logarithm)
+    except OverflowError:
+        return inf
 
 
 def about(name: str) -> str:

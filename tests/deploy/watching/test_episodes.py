@@ -1,5 +1,7 @@
 """Episodes as `headrace watch` shows them."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.deploy.watching import episodes as episodes_module
@@ -120,6 +122,27 @@ def test_a_line_says_what_since_when_and_who_shows_it() -> None:
     assert "  400  strength 1.1  since v64  r/sink/search/wiki  " in row(lag)
     assert row(status, full=True).startswith("0123456789  ")
     assert row(status, full=True).endswith("t-1 t-2 t-3")
+
+
+@pytest.mark.parametrize(
+    ("details", "shown"),
+    [
+        ({"value": "nan"}, "  talks  nan  strength"),
+        ({"value": 0.25, "expected": "inf"}, "  talks  0.25  strength"),
+        ({"value": None, "expected": [1]}, "  talks  strength"),
+        ({"value": 1e308}, "  talks  1e+308  strength"),
+        ({"value": 0.25, "lane": ["attempt"]}, "  talks  0.25  strength"),
+    ],
+)
+def test_figures_of_any_kind_are_shown_and_hide_no_other_alert(details: dict[str, object], shown: str) -> None:
+    """The details of an alert may be anything that JSON has."""
+    (status,) = episodes([alert("aaa", OPENED).model_copy(update={"details": details})])
+    assert shown in row(status)
+    longer = replace(status, episode=status.episode.model_copy(update={"monitor": "tokens"}))
+    assert row(longer).startswith("aaa  opened  tokens  ")
+    assert explanation(status)
+    with pytest.raises(NotAccepted, match="no alert of a monitor"):
+        accepted_level(status, "ada")
 
 
 def test_below_the_line_stand_since_when_the_message_and_what_was_measured() -> None:
