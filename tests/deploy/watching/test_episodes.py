@@ -176,6 +176,7 @@ def test_a_level_is_accepted_of_an_open_alert_of_a_monitor_that_has_one() -> Non
         ({"state": RESOLVED}, {"lane": "attempt"}, "is resolved: there is nothing to accept"),
         ({"monitor": "lag"}, {"value": 120.0}, "is no alert of a monitor"),
         ({"monitor": "tripwire"}, {"lane": "attempt"}, "has no usual level"),
+        ({"monitor": "anneal"}, {"lane": "reward"}, "has no usual level"),
     ],
 )
 def test_other_levels_are_not_accepted_and_the_error_says_why(

@@ -14,10 +14,11 @@ from headrace.streams.watch.baselines import BASELINE_WINDOWS
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.judgement import WatchRules, _strength, anew, conclude
-from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState
+from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState, Opened
 from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
+from headrace.streams.watch.shares import Shares
 from headrace.streams.watch.window import Key, Row
 from tests.streams.watch.builders import ATTEMPTS, REWARDS, RULES, after, rows, some
 
@@ -93,7 +94,8 @@ def test_evaluations_are_no_examples_of_what_is_done_in_training(monitor: str, c
 
 
 def test_evaluations_show_that_evaluations_do_worse() -> None:
-    windows = [mixed(n, held_out=0.9) for n in range(30)] + [mixed(n, held_out=0.2) for n in range(30, 36)]
+    before = [mixed(n, level=0.1, held_out=0.9) for n in range(30)]
+    windows = [*before, *(mixed(n, level=0.1, held_out=0.5) for n in range(30, 36))]
     found = {each.kind: each.episode for each in episodes(windows, REWARDS)}
     shown, gap = found["monitor_heldout"], found["monitor_heldout_gap"]
     assert shown is not None
@@ -272,6 +274,15 @@ def test_the_episode_of_a_shaping_term_ends_when_its_weight_does() -> None:
         EpisodeState.OPENED,
         EpisodeState.RESOLVED,
     ]
+
+
+def test_evidence_about_a_component_does_not_outlast_its_weight() -> None:
+    """What was found out before its weight was 0 is forgotten, and counts no more when it is paid again."""
+    windows = [unused(n, 0.6, 0.5) for n in range(30)] + [unused(n, 0.0, 0.5) for n in range(30, 38)]
+    found = after([*windows, unused(38, 0.0, 0.0), unused(39, 0.6, 0.5)], REWARDS)
+    charts = [each.state.charts["component:shape"] for each in found]
+    assert charts[37].down > 0
+    assert (charts[38].down, charts[39].down) == (0.0, 0.0)
 
 
 def test_a_figure_that_the_reward_only_records_is_not_judged() -> None:
@@ -662,6 +673,25 @@ def test_an_alert_of_a_component_does_not_end_with_that_of_the_reward() -> None:
     ]
     alerts = accepted([*before, *(earning(n, 0, asked=16) for n in range(36, 50))], "reward", 40)
     assert [each for each in component_states(alerts) if each[0] == "component:asked"] == []
+
+
+@pytest.mark.parametrize("monitor", ["reward_length", "prompt_tokens", "drop_reason", "reward_ks"])
+def test_nothing_but_what_the_monitor_itself_has_learnt_is_forgotten(monitor: str) -> None:
+    names = ("reward_length", "prompt_tokens", "drop_reason", "reward_ks", "component:found")
+    opened = Opened("e", 3, 3, 3, ())
+    state = KeyState(
+        REWARDS,
+        window=40,
+        charts={name: Chart(count=25) for name in names},
+        adaptive={name: [1.0] for name in names},
+        shares={name: Shares(25, {"x": 0.5}) for name in names},
+        samples={"total": [0.5]},
+        episodes=dict.fromkeys(names, opened),
+    )
+    after, others = anew(state, monitor), {name for name in names if name != monitor}
+    for kept in (after.charts, after.adaptive, after.shares, after.episodes):
+        assert kept.keys() == others
+    assert after.samples == ({} if monitor == "reward_ks" else state.samples)
 
 
 def spread(n: int, low: float, width: float) -> list[Row]:

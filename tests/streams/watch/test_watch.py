@@ -156,6 +156,23 @@ def test_an_accepted_level_ends_the_alert_and_is_what_later_windows_are_compared
     assert {alert.kind for alert in steps(70, 74, 0.9)} == {"monitor_talks"}
 
 
+@pytest.mark.parametrize("cut", [0, 1, 41])
+def test_a_restart_after_a_level_was_accepted_changes_nothing(cut: int) -> None:
+    """Also before the next window is complete; the level is sent again afterwards, as a command may that was killed."""
+    before = [each for version in range(34) for each in talking(version, 0.05 if version < 30 else 0.4)]
+    (opened,) = [each for each, _ in folded(before)[2] if isinstance(each, Alert)]
+    level = level_of(opened)
+    after = [each for version in range(34, 64) for each in talking(version, 0.4)]
+    records = [*before, level, *after[:41], level, *after[41:]]
+    fold, stored, out = folded(records, len(before) + 1, len(before) + 1 + cut)
+    whole, all_stored, said = folded(records)
+    assert (fold.entries(), stored, sorted(map(repr, out))) == (whole.entries(), all_stored, sorted(map(repr, said)))
+    ended = [(each, at) for each, at in out if isinstance(each, Alert)][1:]
+    assert [(each.details, at) for each, at in ended] == [
+        ({"lane": "attempt", "window": 33, "accepted_by": "ada"}, 1000 + len(before))
+    ]
+
+
 def stored_entry(entry: object) -> tuple[bytes, bytes]:
     if isinstance(entry, KeyState):
         return key_entry(entry)
