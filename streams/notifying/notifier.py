@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from aiokafka.errors import KafkaError
+
 from headrace.schemas.bounds import is_time
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.consumer import ReportingConsumer
@@ -185,8 +187,22 @@ async def _serve(config: NotifyConfig, sink: Sink, stop: asyncio.Event, started:
 
 async def repeat_open(bootstrap: str, consumer: ReportingConsumer, sink: Alertmanager) -> NotDelivered | None:
     """Deliver the episodes again that are open after the records that ``consumer`` has committed. Returns why they were
-    not taken; what is refused for good is logged.
+    not taken, or could not be read: while Kafka is away other sinks continue. What is refused for good is logged.
     """
+    try:
+        opened = await _opened(bootstrap, consumer)
+        await sink.repeat(list(opened.values()), time.time_ns() // 1_000_000)
+    except (KafkaError, OSError) as error:
+        return NotDelivered(f"Kafka does not tell which episodes are open: {type(error).__name__}: {error}")
+    except Refused as error:
+        logger.error("%s refuses open episodes: %s", sink.name, error)
+    except NotDelivered as error:
+        return error
+    return None
+
+
+async def _opened(bootstrap: str, consumer: ReportingConsumer) -> dict[str, Notice]:
+    """Returns the newest notice of each episode that is open after the records that ``consumer`` has committed."""
     committed = {place: await consumer.committed(place) or 0 for place in consumer.assignment()}
     opened: dict[str, Notice] = {}
     async with open_consumer(bootstrap) as reader:
@@ -194,13 +210,7 @@ async def repeat_open(bootstrap: str, consumer: ReportingConsumer, sink: Alertma
         async for record in scan(reader, list(committed), stop=ends):
             with suppress(UnreadableRecord):
                 fold_open(opened, _read(record))
-    try:
-        await sink.repeat(list(opened.values()), time.time_ns() // 1_000_000)
-    except Refused as error:
-        logger.error("%s refuses open episodes: %s", sink.name, error)
-    except NotDelivered as error:
-        return error
-    return None
+    return opened
 
 
 def fold_open(opened: dict[str, Notice], notice: Notice | None) -> None:

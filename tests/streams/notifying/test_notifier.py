@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.records.alert import EpisodeState
 from headrace.schemas.topics import ALERTS
-from headrace.streams.notifying.delivery import NotDelivered
+from headrace.streams.notifying.delivery import Alertmanager, NotDelivered
 from headrace.streams.notifying.formats import Notice
-from headrace.streams.notifying.notifier import NotifyConfig, fold_open, run_notifier, sinks_of
+from headrace.streams.notifying.notifier import NotifyConfig, fold_open, repeat_open, run_notifier, sinks_of
 from tests.certificates import make_certificates
 from tests.streams.notifying.builders import message, notice
 from tests.streams.notifying.servers import http_server, smtp_server
@@ -152,6 +153,24 @@ def test_the_newest_notice_of_each_open_episode_is_kept() -> None:
     fold_open(opened, None)
     fold_open(opened, notice(EpisodeState.RESOLVED))
     assert opened == {}
+
+
+class _Committed:
+    """A consumer that has a partition, and has committed."""
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition(ALERTS.name, 0)}
+
+    async def committed(self, _: TopicPartition) -> int:
+        return 5
+
+
+async def test_while_kafka_is_away_nothing_is_repeated_and_other_sinks_continue() -> None:
+    """As an exception it would end the process, and with it all sinks."""
+    consumer: Any = _Committed()
+    fault = await repeat_open("127.0.0.1:1", consumer, Alertmanager("http://127.0.0.1:1"))
+    assert isinstance(fault, NotDelivered)
+    assert "Kafka does not tell which episodes are open" in str(fault)
 
 
 @pytest.mark.kafka
