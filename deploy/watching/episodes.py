@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
 from headrace.schemas.records.watch import Lane, LevelAccepted
-from headrace.streams.watch.monitors import in_words, may_be_accepted
+from headrace.streams.watch.monitors import in_words
 
 MAX_EPISODES = 1000
 """Most episodes that are kept: the open ones, and the newest of the others."""
@@ -107,8 +107,6 @@ def accepted_level(status: EpisodeStatus, by: str) -> LevelAccepted:
         raise NotAccepted(f"{name} is resolved: there is nothing to accept")
     if lane not in list(Lane):
         raise NotAccepted(f"{name} is no alert of a monitor: it ends when its condition does")
-    if not may_be_accepted(episode.monitor):
-        raise NotAccepted(f"{name} has no usual level: it ends when what it is about does")
     return LevelAccepted(
         episode=episode.id,
         monitor=episode.monitor,

@@ -47,6 +47,7 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
         charts=charts,
         # What is compared by ADWIN, or not learnt yet, begins anew, and so do its offsets.
         offsets={name: each for name, each in other.offsets.items() if name in charts},
+        rests=other.rests,
         samples=other.samples if has_samples(other) else {},
         sampled_from=None if has_samples(other) else 0,
         baseline_of=other.key.run,

@@ -20,7 +20,7 @@ from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
-from headrace.streams.watch.measures import LABELS, SHARED, is_penalty, logs_by_difficulty, shares_now
+from headrace.streams.watch.measures import LABELS, SHARED, beside, is_penalty, logs_by_difficulty, shares_now
 from headrace.streams.watch.monitors import (
     AGAINST,
     ANNEAL,
@@ -49,6 +49,8 @@ EXAMPLES = 5
 _LEVEL = 2.0
 """By how many of the smallest changes that matter a label may become more or less common while its usual share is
 learnt."""
+_FOLLOWS_REST = 0.1
+"""Share by which the mean of what is paid besides a component approaches each new value."""
 _FEW = 4
 """Fewest tripwires and weights that are judged."""
 
@@ -132,18 +134,17 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
 
 def anew(state: KeyState, monitor: str) -> KeyState:
     """Returns ``state`` without what ``monitor`` has learnt, and without its open episode: what is usual is learnt anew
-    from the next window on. With the reward, those of its components begin anew that have no alert of their own: what
-    they take is compared with its fall, so both must be against the same windows."""
-    forgotten = {monitor}
-    if monitor == REWARD:
-        forgotten |= {name for name in state.charts if name.startswith(COMPONENT) and name not in state.episodes}
+    from the next window on. Evidence of tripwires begins anew, and a weight is compared with its schedule as before."""
+    if monitor == TRIPWIRE:
+        state = replace(state, tripwire=0.0)
     if monitor == JUDGES_SAMPLE:
         state = replace(state, samples={}, sampled_from=state.window)
     return replace(
         state,
-        charts={name: chart for name, chart in state.charts.items() if name not in forgotten},
+        charts={name: chart for name, chart in state.charts.items() if name != monitor},
         adaptive={name: values for name, values in state.adaptive.items() if name != monitor},
         shares={name: usual for name, usual in state.shares.items() if name != monitor},
+        rests={name: rest for name, rest in state.rests.items() if COMPONENT + name != monitor},
         episodes={name: opened for name, opened in state.episodes.items() if name != monitor},
     )
 
@@ -157,7 +158,8 @@ class _Turn:
         self._charts = {name: chart for name, chart in state.charts.items() if name not in anew}
         adaptive = {name: values for name, values in state.adaptive.items() if name not in anew}
         self.state = replace(state, charts=self._charts, adaptive=adaptive)
-        self._view = View(rows, self._charts, state.shares, state.samples, state.offsets)
+        self._rests = dict(state.rests)
+        self._view = View(rows, self._charts, state.shares, state.samples, state.offsets, self._rests)
 
     def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
         lane = self.state.key.lane
@@ -174,7 +176,12 @@ class _Turn:
             found[ANNEAL] = verdict
         shares, offsets = self._shares(found), self._offsets()
         self.state = replace(
-            self.state, charts=self._charts, shares=shares, offsets=offsets, samples=self._samples(lane)
+            self.state,
+            charts=self._charts,
+            shares=shares,
+            offsets=offsets,
+            rests=self._rests,
+            samples=self._samples(lane),
         )
         return found
 
@@ -195,13 +202,16 @@ class _Turn:
         before = self._charts.get(monitor.name, Chart())
         after, judged = judge(before, monitor.rule, measured.value, spread=measured.spread, at=self.state.window)
         if monitor.name == REWARD and judged.expected is not None:
-            spread = max(before.spread, 1e-9)
-            self._view.reward_spread = spread
-            self._view.reward_change = (measured.value - judged.expected) / spread
-            self._view.reward_rise = (measured.value - before.pinned) / spread
+            self._view.reward_rise = (measured.value - before.pinned) / max(before.spread, 1e-9)
+        is_usual = not (after.up or after.down)
         if monitor.spared is not None and monitor.spared(self._view):
             after = spared(before, after)
+            if monitor.component and monitor.name not in self.state.episodes:  # as if it had its usual value
+                usual, _ = judge(before, monitor.rule, before.mean, spread=measured.spread, at=self.state.window)
+                after = replace(after, up=min(after.up, usual.up), down=min(after.down, usual.down))
             judged = replace(judged, strength=min(judged.strength, _strength(after, judged)))
+        if monitor.name == COMPONENT + monitor.component:
+            self._follow_rest(monitor.component, is_usual=is_usual)
         if not counts:
             after, judged = replace(after, up=0.0, down=0.0), replace(judged, strength=0.0)
         self._charts[monitor.name] = after
@@ -209,6 +219,14 @@ class _Turn:
         shown = measured._replace(falls=after.down > after.up)
         label = measured.label if monitor.name in SHARED else ""
         return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, shown), label))
+
+    def _follow_rest(self, component: str, *, is_usual: bool) -> None:
+        """Move the mean of what is paid besides ``component``; it stays where a change of that is suspected."""
+        now = beside(self._view, component)
+        if now is None:
+            return
+        before = self._rests.get(component, now.rest)
+        self._rests[component] = before + (_FOLLOWS_REST * (now.rest - before) if is_usual else 0.0)
 
     def _adaptive(self, monitor: Monitor) -> _Verdict | None:
         measured = monitor.measure(self._view)

@@ -67,6 +67,8 @@ class KeyState:
     """Usual shares of labels by monitor."""
     offsets: dict[str, dict[str, Offset]] = field(default_factory=dict)
     """Offsets of difficulties, by the name of the value."""
+    rests: dict[str, float] = field(default_factory=dict)
+    """What the reward pays besides a component, by component: a moving mean, of windows without evidence about it."""
     samples: dict[str, list[float]] = field(default_factory=dict)
     """Values of single trajectories in the baseline, by name."""
     sampled_from: int | None = None

@@ -4,7 +4,8 @@ their own: charts compare their values from window to window.
 
 from collections import Counter
 from collections.abc import Sequence
-from math import fsum, inf, log, log1p
+from math import fsum, inf, log, log1p, sqrt
+from typing import NamedTuple
 
 from headrace.streams.watch.actions import CALL
 from headrace.streams.watch.distances import (
@@ -233,6 +234,29 @@ def against_the_rest(component: str) -> Measure:
         return Measured(found[0], len(pairs), centres=(mean(own), mean(rest), sign)) if found else None
 
     return measure
+
+
+class Beside(NamedTuple):
+    """What the reward of a window pays besides a component."""
+
+    rest: float
+    """Its mean."""
+    error: float
+    """Standard error of the mean."""
+    share: float
+    """What one of the component adds to the mean reward: its weight, less for attempts that do not have it."""
+
+
+def beside(view: View, component: str) -> Beside | None:
+    """Returns what the reward pays besides ``component``. ``None`` for fewer than 16 attempts, or without a weight."""
+    value, weight = VALUE + component, WEIGHT + component
+    weights = view.column(weight)
+    rows = [row.values for row in view.acted if "total" in row.values]
+    if len(rows) < FEW or not weights:
+        return None
+    rest = [values["total"] - values.get(value, 0.0) * values.get(weight, 0.0) for values in rows]
+    having = sum(value in values for values in rows) / len(rows)
+    return Beside(mean(rest), deviation(rest) / sqrt(len(rest)), mean(weights) * having)
 
 
 def answered(view: View) -> Measured | None:

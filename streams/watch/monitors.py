@@ -14,7 +14,7 @@ from math import expm1, inf
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import measures as m
 from headrace.streams.watch.chart import ChartRule, Direction
-from headrace.streams.watch.window import VALUE, WEIGHT, Guilt, Measure, View
+from headrace.streams.watch.window import VALUE, Guilt, Measure, View
 
 UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH
 
@@ -72,23 +72,22 @@ def _reward_rises(view: View) -> bool:
     return view.reward_rise is not None and view.reward_rise > 0.1
 
 
-def _reward_falls_by(component: str) -> Callable[[View], bool]:
-    """Whether the reward falls, and by about as much as ``component`` takes from it on average: nothing from attempts
-    that do not have it. If it falls by less, other components have risen meanwhile."""
+def _nothing_replaces(component: str) -> Callable[[View], bool]:
+    """Whether the reward loses what ``component`` takes from it: what is paid besides it has not risen, since it was as
+    usual, by a quarter of that and a standard error."""
 
-    def falls(view: View) -> bool:
-        if view.reward_change is None or view.reward_change >= -0.25:
-            return False
+    def loses(view: View) -> bool:
         measured, usual = m.average_of_scale(VALUE + component)(view), view.charts.get(COMPONENT + component)
-        weight = m.average(WEIGHT + component)(view)
-        if measured is None or weight is None or usual is None:
+        now, before = m.beside(view, component), view.rests.get(component)
+        if measured is None or usual is None or now is None or before is None:
             return False
-        having = len(view.pairs("total", VALUE + component)[0]) / len(view.column("total"))
-        taken = having * weight.value * (usual.mean - measured.value)
-        return -view.reward_change * view.reward_spread >= 0.75 * taken
+        return now.rest - before < _REPLACED * now.share * (usual.mean - measured.value) + now.error
 
-    return falls
+    return loses
 
+
+_REPLACED = 0.25
+"""Share of what a component takes from the reward that is paid elsewhere, from which on its fall counts."""
 
 WRONG_ANSWERS = "wrong_answers"
 """Name of the reading that ``answered`` is compared with."""
@@ -296,8 +295,8 @@ COMPONENT = "component:"
 COMPONENT_RULE = ChartRule(DOWN, 0.15, in_spreads=True)
 PENALTY_RULE = replace(COMPONENT_RULE, direction=UP)
 COMPONENT_ABOUT = (
-    "A component of the reward falls, or a penalty rises, while the total does not fall as much: the others may be "
-    "gamed at its cost."
+    "A component of the reward falls, or a penalty rises, and what is paid besides it rises: the others may be gamed "
+    "at its cost."
 )
 
 AGAINST = "against:"
@@ -558,7 +557,7 @@ def component_monitors(component: str, *, is_penalty: bool = False) -> tuple[Mon
         m.average_of_scale(value),
         PENALTY_RULE if is_penalty else COMPONENT_RULE,
         m.high(value) if is_penalty else m.low(value),
-        spared=_reward_falls_by(component),
+        spared=_nothing_replaces(component),
         component=component,
     )
     against = Monitor(
@@ -600,12 +599,6 @@ def may_pause(name: str) -> bool:
     if name.startswith((COMPONENT, AGAINST)):
         return not name.endswith(":")
     return name in _BY_NAME and _BY_NAME[name].alarms and _BY_NAME[name].lane in (Lane.ATTEMPT, Lane.REWARD)
-
-
-def may_be_accepted(name: str) -> bool:
-    """Whether the monitor ``name`` has learnt what is usual, so that another level can be accepted. A success at a task
-    that cannot be solved, and a weight above its schedule, are none."""
-    return name not in (TRIPWIRE, ANNEAL)
 
 
 def is_reading(name: str) -> bool:

@@ -28,7 +28,6 @@ from headrace.streams.watch.key_state import (
     row_name,
     state_name,
 )
-from headrace.streams.watch.monitors import may_be_accepted
 from headrace.streams.watch.places import About, Place, PlaceEntry, Places, StoredPlace, StoredWaiting
 from headrace.streams.watch.window import Key, Row, ends_before, keys_of, row_of
 
@@ -142,7 +141,7 @@ class Watch:
         key = Key(Lane(level.lane), level.run, level.agent, level.task_source, level.spec)
         state = self._states.get(key)
         opened = None if state is None else state.episodes.get(level.monitor)
-        if state is None or opened is None or opened.id != level.episode or not may_be_accepted(level.monitor):
+        if state is None or opened is None or opened.id != level.episode:
             changes.counts[NOT_OPEN] += 1
             return
         self._states[key] = anew(state, level.monitor)

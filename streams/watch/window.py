@@ -128,13 +128,11 @@ class View:
     """Values of single trajectories in the baseline, by name."""
     offsets: Mapping[str, Mapping[str, Offset]] = field(default_factory=dict)
     """Offsets of difficulties before the window, by the name of the value."""
-    reward_change: float | None = None
-    """How much the mean reward is above its expected value, in standard deviations of single trajectories; ``None``
-    while the baseline is learnt."""
+    rests: Mapping[str, float] = field(default_factory=dict)
+    """What the reward paid besides a component before the window, by component."""
     reward_rise: float | None = None
-    """The same above the mean of the baseline, which stays."""
-    reward_spread: float = 0.0
-    """Standard deviation of the rewards of single trajectories in the baseline."""
+    """How much the mean reward is above that of the baseline, in standard deviations of single trajectories; ``None``
+    while the baseline is learnt."""
     now: dict[str, dict[str, float]] = field(default_factory=dict)
     """Shares of labels in the window, by monitor, as far as they were asked for."""
     _columns: dict[str, list[float]] = field(default_factory=dict)

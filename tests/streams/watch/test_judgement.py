@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import log1p
+from random import Random
 
 import pytest
 
@@ -332,6 +333,21 @@ def test_a_weight_above_its_schedule_alarms_and_one_on_it_does_not() -> None:
     assert episodes(declining, REWARDS, rules) == []
     stuck = [weighted(n, 0.3 * schedule.at(40)) for n in range(40, 80)]
     assert {alert.episode.monitor for alert in episodes(stuck, REWARDS, rules) if alert.episode} == {"anneal"}
+
+
+def test_a_weight_above_its_schedule_is_an_alert_again_after_it_was_accepted() -> None:
+    schedule = linear(1.0, 0.0, until=200)
+    rules = WatchRules({"x@1": {"shape": schedule}})
+    state, seen = KeyState(REWARDS), []
+    for n in range(40, 100):
+        if n == 80:
+            assert set(state.episodes) == {"anneal"}
+            state = anew(state, "anneal")
+        concluded = conclude(state, weighted(n, 0.3 * schedule.at(40)), rules)
+        state = concluded.state
+        seen += [n for alert in concluded.alerts if alert.episode and alert.episode.state is EpisodeState.OPENED]
+    assert len(seen) == 2
+    assert seen[1] >= 80
 
 
 def test_a_term_that_its_schedule_has_ended_has_no_first_weight() -> None:
@@ -665,6 +681,60 @@ def test_a_component_that_fell_with_an_accepted_reward_is_no_alarm_and_one_that_
     assert monitors_of(accepted(windows, "reward", 40)) == {"reward_ks"}
     replaced = [earning(n, 16, asked=4, styled=28) for n in range(70, 80)]
     assert "component:asked" in monitors_of(accepted([*windows, *replaced], "reward", 40))
+
+
+def opened(windows: list[list[Row]], monitor: str) -> list[int]:
+    """The windows that open an episode of ``monitor``."""
+    return [
+        alert.details["window"]
+        for alert in episodes(windows, REWARDS)
+        if alert.episode and alert.episode.monitor == monitor and alert.episode.state is EpisodeState.OPENED
+    ]
+
+
+def test_an_earlier_fall_of_the_reward_does_not_explain_a_component_that_is_replaced_later() -> None:
+    lost = [*(earning(n, 48) for n in range(30)), *(earning(n, 0) for n in range(30, 45))]
+    replaced = [earning(n, 0, asked=0, styled=32) for n in range(45, 60)]
+    assert opened([*lost, *replaced], "reward") == [31]
+    assert opened([*lost, *replaced], "component:asked") == [45]
+
+
+def test_nor_does_it_after_the_level_of_the_component_alone_was_accepted() -> None:
+    styled = [*(earning(n, 48, 56) for n in range(30)), *(earning(n, 48, 32, styled=24) for n in range(30, 36))]
+    lost = [*styled, *(earning(n, 0, 32, styled=24) for n in range(36, 75))]
+    alerts = accepted([*lost, *(earning(n, 0, 0, styled=56) for n in range(75, 90))], "component:asked", 40)
+    first = next(each for each in alerts if each.episode and each.episode.monitor == "component:asked")
+    assert first.details["window"] == 75
+
+
+def test_a_small_fall_that_nothing_replaces_stays_explained() -> None:
+    """Of another part of the reward that varies more: the total falls by a quarter of its deviation, or by less."""
+
+    def window(n: int, solved: int) -> list[Row]:
+        found, other = some(solved, N), [1.8 * (k % 8) / 7 for k in range(N)]
+        columns = {"value:found": found, "weight:found": 1, "value:other": other, "weight:other": 1}
+        return paid(n, [one + each for one, each in zip(found, other, strict=True)], **columns)
+
+    for solved in range(34, 50, 2):
+        windows = [*(window(n, 52) for n in range(30)), *(window(n, solved) for n in range(30, 150))]
+        assert opened(windows, "component:found") == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_in_the_rest_of_the_reward_does_not_add_up_to_an_alarm_about_a_component(seed: int) -> None:
+    random = Random(seed)
+
+    def window(n: int, share: float, bonus: float) -> list[Row]:
+        found = [float(random.random() < share) for _ in range(N)]
+        other = [random.gauss(1.0 + bonus, 0.5) for _ in range(N)]
+        columns = {"value:found": found, "weight:found": 1, "value:other": other, "weight:other": 1}
+        return paid(n, [one + each for one, each in zip(found, other, strict=True)], **columns)
+
+    usual = [window(n, 0.8, 0.0) for n in range(30)]
+    lost = [window(n, 0.6, 0.0) for n in range(30, 230)]
+    assert opened([*usual, *lost], "component:found") == []
+    (alarm,) = opened([*usual, *(window(n, 0.6, 0.2) for n in range(30, 60))], "component:found")
+    assert alarm < 50
 
 
 def test_an_alert_of_a_component_does_not_end_with_that_of_the_reward() -> None:

@@ -1,7 +1,7 @@
 """Each monitor: from which change on it alarms, for which values, and that it is resolved and alarms again."""
 
 from collections.abc import Callable
-from math import expm1
+from math import expm1, sqrt
 from random import Random
 
 import pytest
@@ -211,21 +211,24 @@ def test_rewards_of_another_shape_are_an_alarm_unless_their_mean_has_risen_by_a_
     assert bool(told(monitor, REWARDS, window, [*[0.0] * USUAL, *[1.0] * 8])) is alarms
 
 
-@pytest.mark.parametrize(("fall", "alarms"), [(0.249, True), (0.251, False)])
-def test_a_component_that_falls_is_explained_by_the_total_if_that_falls_by_a_quarter_of_its_deviation(
-    fall: float, alarms: bool
+@pytest.mark.parametrize(
+    ("error", "replaced", "alarms"), [(0.0, 0.249, False), (0.0, 0.251, True), (0.1, 0.349, False), (0.1, 0.351, True)]
+)
+def test_a_component_that_falls_is_an_alarm_if_a_quarter_of_what_it_takes_is_paid_elsewhere_and_more_than_chance(
+    error: float, replaced: float, alarms: bool
 ) -> None:
-    found, rest = [1.0 + 0.2 * (-1) ** k for k in range(N)], [2.0 * (-1) ** (k // 2) for k in range(N)]
-    deviation_of_totals = deviation([one + other for one, other in zip(found, rest, strict=True)])
+    """``error``: standard error of the rest of the reward, as a share of what the component takes."""
+    found = [1.0 + 0.2 * (-1) ** k for k in range(N)]
+    rest = [2.0 + error * sqrt(N - 1) * (-1) ** (k // 2) for k in range(N)]
 
     def window(n: int, fallen: float) -> list[Row]:
-        values = [each - fallen * deviation_of_totals for each in found]
+        values = [each - fallen for each in found]
         return [
-            row(n, k, {"total": value + rest[k], "value:found": value, "weight:found": 1.0})
+            row(n, k, {"total": 2 * value + rest[k] + 2 * replaced * fallen, "value:found": value, "weight:found": 2.0})
             for k, value in enumerate(values)
         ]
 
-    assert bool(told("component:found", REWARDS, window, [*[0.0] * USUAL, fall])) is alarms
+    assert bool(told("component:found", REWARDS, window, [*[0.0] * USUAL, *[0.5] * 8])) is alarms
 
 
 @pytest.mark.parametrize(("monitor", "points", "name", "counts", "otherwise"), SHARES)

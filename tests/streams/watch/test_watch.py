@@ -179,16 +179,25 @@ def stored_entry(entry: object) -> tuple[bytes, bytes]:
     return row_entry(entry) if isinstance(entry, StoredRow) else place_entry(entry)  # type: ignore[arg-type]
 
 
-def test_a_tripwire_has_no_level_that_can_be_accepted() -> None:
-    tasks = [observed(f"v{v}-{n}", version=v, tripped=float(v >= 3)) for v in range(8) for n in range(40)]
+def test_an_accepted_tripwire_is_an_alert_again_only_with_new_evidence() -> None:
     fold, changes = Watch(RULES), WatchChanges()
-    for each in tasks:
-        fold.add(each, 1, changes)
-    (opened, *_) = [alert for alert, _ in changes.alerts]
-    assert opened.kind == "monitor_tripwire"
+
+    def steps(first: int, last: int, tripped: float) -> list[str]:
+        changes.alerts.clear()
+        for version in range(first, last):
+            for n in range(40):
+                fold.add(observed(f"v{version}-{n}", version=version, tripped=tripped), version, changes)
+        return [str(alert.episode.state) for alert, _ in changes.alerts if alert.episode]
+
+    assert steps(0, 3, 0.0) == []
+    assert steps(3, 9, 1.0)[0] == "opened"
+    opened = next(alert for alert, _ in changes.alerts)
+    assert "resolved" not in steps(9, 10, 0.0)
     changes.alerts.clear()
-    fold.add(level_of(opened), 2, changes)
-    assert (changes.counts[NOT_OPEN], changes.alerts) == (1, [])
+    fold.add(level_of(opened), 10, changes)
+    assert [str(alert.episode.state) for alert, _ in changes.alerts if alert.episode] == ["resolved"]
+    assert steps(10, 20, 0.0) == []
+    assert steps(20, 23, 1.0)[0] == "opened"
 
 
 def fate(id: str, run: str) -> Observation:
