@@ -59,6 +59,7 @@ from headrace.agents.trajectory import (
     text_of,
 )
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
+from headrace.schemas.kafka.address import kafka_address
 from headrace.schemas.kafka.security import with_security
 from headrace.schemas.topics import FEEDBACK
 
@@ -127,11 +128,13 @@ class Headrace:
                 f'no Kafka address: pass it as Headrace("host:port", …), or set {KAFKA_VARIABLE} '
                 "(`headrace status` prints the address of a local stack)"
             )
-        for server in address.split(","):
-            host, _, port = server.strip().rpartition(":")
-            if not host or not port.isdigit():
-                where = "bootstrap" if bootstrap else KAFKA_VARIABLE
-                raise ValueError(f"{where} is {address!r}: expected host:port, several separated by commas")
+        try:
+            kafka_address(address)
+        except ValueError:
+            where = "bootstrap" if bootstrap else KAFKA_VARIABLE
+            raise ValueError(
+                f"{where} is {address!r}: expected host:port, several separated by commas, without http:// or the like"
+            ) from None
         if not source:
             raise ValueError("source is empty: expected the name of the program, which is part of every event")
         for name, value in (

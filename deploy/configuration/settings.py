@@ -18,11 +18,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError, validate_call
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from headrace.deploy.configuration.addresses import http_address, kafka_address, store_address
+from headrace.deploy.configuration.addresses import http_address, store_address
 from headrace.deploy.configuration.environment import unknown_variables
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import print_line
+from headrace.schemas.kafka.address import kafka_address
 from headrace.schemas.kafka.security import FIELDS, KafkaSecurityError, security_from, tls_context, variable
 from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import redacted_values

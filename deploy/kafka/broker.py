@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.deploy.configuration.addresses import kafka_address
 from headrace.deploy.errors import StackError
 from headrace.deploy.kafka.java import JAVA_ENVIRONMENT, find_java
 from headrace.deploy.system.children import Command, end_of, run_to_end
 from headrace.deploy.system.ports import HOST
+from headrace.schemas.kafka.address import kafka_address
 
 _OFFSETS_RETENTION_MINUTES = 365 * 24 * 60
 """A stack that was stopped for a month must still find its committed offsets: the default is a week."""

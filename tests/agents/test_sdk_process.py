@@ -68,6 +68,9 @@ def test_after_closing_events_are_counted_and_nothing_raises(headrace: Headrace)
     [
         ({"bootstrap": "nowhere"}, "bootstrap"),
         ({"bootstrap": "a:1,b"}, "bootstrap"),
+        ({"bootstrap": "http://localhost:9092"}, "bootstrap is 'http://localhost:9092': expected host:port"),
+        ({"bootstrap": "SASL_SSL://broker:9093"}, "bootstrap"),
+        ({"bootstrap": "broker:99999"}, "bootstrap"),
         ({"source": ""}, "source"),
         ({"queue_size": 0}, "queue_size"),
         ({"max_event_bytes": 0}, "max_event_bytes"),
@@ -98,7 +101,7 @@ def test_the_default_address_comes_from_the_environment(monkeypatch: pytest.Monk
     monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
     with pytest.raises(ValueError, match=r"no Kafka address.*HEADRACE_KAFKA"):
         Headrace(source="test")
-    monkeypatch.setenv("HEADRACE_KAFKA", "broker-1:9092, broker-2:9092")
+    monkeypatch.setenv("HEADRACE_KAFKA", "broker-1:9092, [::1]:9092")
     Headrace(source="test").close()
 
 
