@@ -18,7 +18,14 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from headrace.agents.gateway.engine_choice import EngineChoice, EngineLimits
-from headrace.agents.gateway.engine_errors import REMEDY, EngineBroke, EngineError, EngineUnavailable
+from headrace.agents.gateway.engine_errors import (
+    REMEDY,
+    EngineAnswerInvalid,
+    EngineBroke,
+    EngineError,
+    EngineFailed,
+    EngineUnavailable,
+)
 from headrace.agents.gateway.engines import Answer, Engine, ServedModel
 from headrace.agents.gateway.generate_request import GenerateRequest, RenderedRequest
 
@@ -53,8 +60,8 @@ class EnginePool:
         self._choice = EngineChoice([engine.url for engine in engines], self._limits)
         self._clock = clock
         self._waiters: deque[_Waiter] = deque()
-        self._logged_at: dict[str, float] = {}
-        """When a failure of an engine was last logged, by its address."""
+        self._logged_at: dict[tuple[str, str], float] = {}
+        """When something about an engine was last logged, by its address and what followed from it."""
         self._logged_as_failing: set[str] = set()
 
     @asynccontextmanager
@@ -70,6 +77,9 @@ class EnginePool:
             yield engine, answer
         except EngineBroke as error:
             self._failed(engine, error, 0.0)
+            raise
+        except (EngineFailed, EngineAnswerInvalid) as error:
+            self._log_at_times(engine, error, "The engine's own log may say why")
             raise
         finally:
             answer.close()
@@ -98,6 +108,9 @@ class EnginePool:
             except EngineUnavailable as error:
                 self._try_next(engine, error, key, tried)
                 continue
+            except (EngineFailed, EngineAnswerInvalid) as error:
+                self._log_at_times(engine, error, "The engine's own log may say why")
+                raise
             finally:
                 if not is_kept:
                     self._give_back(engine)
@@ -135,13 +148,19 @@ class EnginePool:
 
     def _failed(self, engine: Engine, error: EngineError, at_least_s: float) -> None:
         engine.failed()
-        now = self._clock()
-        self._choice.failed(engine.url, now, at_least_s)
-        if now - self._logged_at.get(engine.url, float("-inf")) >= LOGGED_EVERY_S:
-            self._logged_at[engine.url] = now
+        self._choice.failed(engine.url, self._clock(), at_least_s)
+        if self._log_at_times(engine, error, "Calls go to other engines meanwhile, if there are any"):
             self._logged_as_failing.add(engine.url)
-            _log.warning("%s. Calls go to other engines meanwhile, if there are any", error)
         self._refuse_waiters()
+
+    def _log_at_times(self, engine: Engine, error: EngineError, then: str) -> bool:
+        """Log ``error`` and ``then`` unless that was done a short time ago; returns whether it was logged."""
+        now = self._clock()
+        if now - self._logged_at.get((engine.url, then), float("-inf")) < LOGGED_EVERY_S:
+            return False
+        self._logged_at[engine.url, then] = now
+        _log.warning("%s. %s", error, then)
+        return True
 
     def _succeeded(self, engine: Engine) -> None:
         self._choice.succeeded(engine.url)

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.agents.gateway.engine_choice import EngineLimits
-from headrace.agents.gateway.engine_errors import EngineBroke, EngineFailed, EngineRefused, EngineUnavailable
+from headrace.agents.gateway.engine_errors import (
+    EngineAnswerInvalid,
+    EngineBroke,
+    EngineFailed,
+    EngineRefused,
+    EngineUnavailable,
+)
 from headrace.agents.gateway.engine_pool import EnginePool
 from headrace.agents.gateway.engines import Engine
 from headrace.agents.gateway.generate_request import RenderedRequest, generate_request
@@ -157,6 +163,25 @@ async def test_an_engine_that_breaks_an_answer_off_is_logged(caplog: pytest.LogC
             await these.served_by(b"key")
         (warning,) = logged(caplog)
         assert warning.startswith(f"the engine at {url} broke off its answer")
+
+
+@pytest.mark.parametrize("fault", [Fault.STATUS_500, Fault.ERROR_IN_STREAM, Fault.MISSING_LOGPROB])
+async def test_an_error_of_the_engine_itself_is_logged_and_the_engine_stays_in_use(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="headrace.agents.gateway.engine_pool")
+    async with engines(Reply("a b c d", chunk_tokens=1, fault=fault)) as these:
+        (url,) = these.servers
+        for _ in range(2):
+            with pytest.raises((EngineFailed, EngineAnswerInvalid)):
+                await these.served_by(b"key")
+        (warning,) = logged(caplog)
+        assert warning.startswith(f"the engine at {url} ")
+        assert warning.endswith(". The engine's own log may say why")
+        these.servers[url].replies = [Reply()]
+        caplog.clear()
+        assert await these.served_by(b"key") == url
+        assert logged(caplog) == []
 
 
 async def test_render_goes_to_another_engine_too() -> None:
