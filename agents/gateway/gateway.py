@@ -185,10 +185,12 @@ def signing_secret(folder: Path) -> bytes:
                 new.unlink()
         found = read_regular(path, SECRET_BYTES)
     except OSError as error:
-        raise GatewayUnusable(
-            f"the gateway's secret in {path} cannot be read or made: {error}. It must have {SECRET_BYTES} bytes: "
-            "restore it, or remove it"
-        ) from error
+        remedy = (
+            f"It must have {SECRET_BYTES} bytes: restore it, or remove it"
+            if os.path.lexists(path)
+            else "Make the folder writable for this process, or set another data folder (--data, HEADRACE_DATA)"
+        )
+        raise GatewayUnusable(f"the gateway's secret in {path} cannot be read or made: {error}. {remedy}") from error
     if len(found) < SECRET_BYTES:
         raise GatewayUnusable(f"{path} has {len(found)} bytes instead of {SECRET_BYTES}: restore it, or remove it")
     return found

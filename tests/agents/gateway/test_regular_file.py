@@ -42,3 +42,10 @@ def test_a_secret_that_is_a_pipe_does_not_hold_the_start(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "secret")
     with pytest.raises(GatewayUnusable, match="not a regular file"):
         signing_secret(tmp_path)
+
+
+def test_a_folder_that_takes_no_secret_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(GatewayUnusable, match=r"Make the folder writable.*--data") as error:
+        signing_secret(tmp_path / "file" / "gateway")
+    assert "remove it" not in str(error.value), "there is no secret to remove"
