@@ -217,9 +217,9 @@ class GatewayServer:
 async def _unknown(request: web.Request) -> web.StreamResponse:
     raise refused(
         ErrorKind.NOT_FOUND,
-        f"{request.method} {request.path[:200]} is not an endpoint of the gateway, which has "
-        f"{', '.join((*PATHS.values(), '/v1/models'))} and /sessions. Set the client's base_url to its address, with "
-        "/v1 for clients of OpenAI's API and without for Anthropic's",
+        f"{request.method} {request.path[:200]} is not an endpoint of the gateway, which has GET /v1/models and POST "
+        f"{', '.join(PATHS.values())} and /sessions. Set the client's base_url to its address, with /v1 for clients of "
+        "OpenAI's API and without for Anthropic's",
     )
 
 

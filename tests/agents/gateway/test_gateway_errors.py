@@ -189,8 +189,11 @@ async def test_a_compressed_body(gateway: RunningGateway, api: Api) -> None:
 
 async def test_an_unknown_path_is_answered_with_those_that_exist(gateway: RunningGateway) -> None:
     found = await gateway.post("/v1/embeddings", {})
-    endpoints = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models"
+    endpoints = (
+        "GET /v1/models and POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /sessions"
+    )
     assert_error(gateway, None, 404, found, endpoints)
+    assert_error(gateway, None, 404, await gateway.get("/v1/chat/completions"), "which has GET /v1/models and POST ")
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v2/chat/completions", "/v1/images/generations", "/s//v1/models"])
