@@ -69,21 +69,20 @@ class SpoolFolder:
         except ValueError as error:
             raise SpoolUnusable(f"{str(path)!r} is no path ({error}): pass a folder as spool_folder") from error
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
                 raise SpoolUnusable(f"{path} is a link or a file: pass a folder as spool_folder") from error
             raise
         found = os.fstat(self._fd)
-        problem = None
+        problem, remedy = None, "pass another folder as spool_folder"
         if found.st_uid != os.geteuid():
             problem = f"belongs to user {found.st_uid} and not to this process's user {os.geteuid()}"
         elif found.st_mode & _OTHERS_WRITE:
             problem = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})"
+            if not found.st_mode & stat.S_ISVTX:  # a folder for all users, such as /tmp, must stay one
+                remedy = f"run `chmod 700 {path}`, or {remedy}"
         if problem:
             self.close()
-            raise SpoolUnusable(
-                f"the folder {path} {problem}, so its events cannot be trusted: run `chmod 700 {path}` as its owner, "
-                "or pass another folder as spool_folder"
-            )
+            raise SpoolUnusable(f"the folder {path} {problem}, so its events cannot be trusted: {remedy}")
 
     def close(self) -> None:
         """Close the folder."""

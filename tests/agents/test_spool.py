@@ -856,6 +856,14 @@ def test_a_folder_that_others_can_write_to_is_refused(folder: Path, losses: Loss
     assert files(folder) == []
 
 
+def test_the_modes_of_a_folder_for_all_users_are_left_alone(folder: Path, losses: Losses) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o1777)  # as /tmp is
+    with pytest.raises(SpoolUnusable, match=r"mode 1777.*pass another folder as spool_folder") as error:
+        opened(folder, losses).append([numbered(0)])
+    assert "chmod" not in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path, losses: Losses, name: str) -> None:
     spool = opened(tmp_path / name, losses)
@@ -871,12 +879,14 @@ def test_a_path_below_a_file_is_refused(tmp_path: Path, losses: Losses) -> None:
         opened(tmp_path / "file" / "spool", losses).append([numbered(0)])
     with pytest.raises(SpoolUnusable, match="is a link or a file"):
         opened(tmp_path / "file", losses).adopt()
+    with pytest.raises(SpoolUnusable, match="is a link or a file"):
+        opened(tmp_path / "file", losses).append([numbered(0)])
 
 
 def test_a_folder_of_another_user_is_refused(folder: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(SpoolUnusable, match="belongs to user"):
+    with pytest.raises(SpoolUnusable, match=r"belongs to user.*: pass another folder as spool_folder"):
         opened(folder, losses).append([numbered(0)])
 
 
