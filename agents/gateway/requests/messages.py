@@ -7,6 +7,7 @@ from headrace.agents.gateway.canonical import (
     BadRequest,
     CanonicalRequest,
     MessageRole,
+    Unsupported,
     call_of,
     canonical_json,
 )
@@ -47,6 +48,8 @@ def read_messages(body: dict[str, Any]) -> CanonicalRequest:
         else:
             raise BadRequest(f"{at}.role", f"is {str(role)[:40]!r}: expected user, assistant or system")
     thinking = record(body.get("thinking") or {}, "thinking").get("type")
+    for index, tool in enumerate(sequence(body.get("tools"), "tools")):
+        _check_tool(tool, f"tools[{index}]")
     return CanonicalRequest(
         api=Api.MESSAGES,
         model=name(body.get("model"), "model"),
@@ -56,6 +59,16 @@ def read_messages(body: dict[str, Any]) -> CanonicalRequest:
         # The budget changes from call to call and no template reads it.
         template_kwargs=canonical_json({"thinking": thinking}, "thinking") if thinking else "{}",
     )
+
+
+def _check_tool(tool: Any, at: str) -> None:
+    kind = record(tool, at).get("type")
+    if kind not in (None, "custom") and tool.get("input_schema") is None:
+        raise Unsupported(
+            at,
+            f"type {str(kind)[:40]!r} is not supported: only Anthropic's models know this tool, and the gateway runs "
+            "none. Send tools of your own, with an input_schema",
+        )
 
 
 def without_billing(texts: tuple[str, ...]) -> tuple[str, ...]:

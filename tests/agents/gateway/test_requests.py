@@ -177,6 +177,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: anthropic(answer(content=[{"type": "server_tool_use", "id": "s", "name": "w"}])),
         "messages[0].content[0]",
     ),
+    "tool of Anthropic": (
+        lambda: anthropic(
+            user("x"),
+            tools=[{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "web_search"}],
+        ),
+        "tools[1]",
+    ),
     "input_image": (lambda: responses(user([{"type": "input_image"}])), "input[0].content[0]"),
     "item_reference": (lambda: responses({"type": "item_reference", "id": "x"}), "input[0]"),
     "computer call": (lambda: responses({"type": "computer_call"}), "input[0]"),
@@ -350,8 +357,8 @@ def test_the_tools_that_a_request_offers_are_named_as_the_model_sees_them() -> N
     spaced = {"type": "namespace", "name": "mcp", "tools": [{"name": "search"}, {"name": 7}, "odd"]}
     given = [{"type": "function", "name": "read"}, spaced, {"type": "custom", "name": "patch"}]
     assert responses(user("x"), tools=given).tools_offered == "mcp__search,patch,read"
-    web = [{"name": "read", "input_schema": {}}, {"type": "computer_use"}]
-    assert anthropic(user("x"), tools=web).tools_offered == "computer_use,read"
+    web = [{"type": "function", "name": "read"}, {"type": "web_search"}]
+    assert responses(user("x"), tools=web).tools_offered == "read,web_search"
 
 
 def test_tools_and_template_arguments_are_part_of_the_root_and_samplings_are_not() -> None:
