@@ -24,6 +24,10 @@ export type ToolErrorClass = "invalid_arguments" | "refused" | "environment" | "
  * How a trajectory ended, as reported by the agent.
  */
 export type EndStatus = "completed" | "budget_exhausted" | "turns_exhausted" | "aborted" | "failed" | "restarted";
+/**
+ * What a snapshot of an environment contains.
+ */
+export type SnapshotKind = "files" | "memory";
 
 /**
  * Payloads of the events that agents write, by type.
@@ -37,6 +41,9 @@ export interface Payloads {
   "headrace.context.pruned.v1": ContextPruned;
   "headrace.subagent.started.v1": SubagentStarted;
   "headrace.subagent.finished.v1": SubagentFinished;
+  "headrace.environment.snapshotted.v1": EnvironmentSnapshotted;
+  "headrace.environment.forked.v1": EnvironmentForked;
+  "headrace.environment.restored.v1": EnvironmentRestored;
   "headrace.trajectory.ended.v1": TrajectoryEnded;
   "headrace.feedback.given.v1": FeedbackGiven;
 }
@@ -82,7 +89,8 @@ export interface TrajectoryStarted {
   role?: Role;
   purpose?: Purpose;
   /**
-   * For a sub-agent: the orchestrator's trajectory.
+   * For a sub-agent: the orchestrator's trajectory. For a continuation (`fork_turn` is set): the trajectory that it
+   * continues.
    */
   parent_trajectory_id?: string | null;
   /**
@@ -103,6 +111,21 @@ export interface TrajectoryStarted {
   task?: {
     [k: string]: unknown;
   };
+  /**
+   * For a continuation: after how many model calls of its parent it begins. Its first model call has their tokens as
+   * context, without a prefix. null: it continues no other trajectory.
+   */
+  fork_turn?: number | null;
+  /**
+   * For a continuation whose parent is trained: group of the parent (with several levels, of the outermost one), in
+   * whose partition of `rewards` its own reward is written.
+   */
+  fork_group_id?: string | null;
+  /**
+   * The tools that its first model call may use: names, sorted, joined by commas, at most 200 characters
+   * (`schemas/tools_offered.py`); empty if there are none or if they are unknown.
+   */
+  tools_offered?: string;
   [k: string]: unknown;
 }
 /**
@@ -274,11 +297,11 @@ export interface Sampling {
  */
 export interface Usage {
   /**
-   * Tokens of the prompt.
+   * Tokens of the prompt; 0 if they were not counted.
    */
   prompt_tokens?: number;
   /**
-   * Tokens sampled.
+   * Tokens sampled; 0 if they were not counted, or if there are none.
    */
   completion_tokens?: number;
   [k: string]: unknown;
@@ -309,7 +332,7 @@ export interface ToolCalled {
     [k: string]: unknown;
   };
   /**
-   * Tokens that the model sampled before this call as thinking about it; `null`: not distinguished from the
+   * Tokens that the model sampled before this call as thinking about it; null: not distinguished from the
    * call.
    */
   thinking_tokens?: number | null;
@@ -402,6 +425,15 @@ export interface ContextSummarized {
    * Context length after, in tokens.
    */
   tokens_after: number;
+  /**
+   * Number of the summary in its trajectory, from 1: a trajectory with n summaries is a chain of n + 1 generations;
+   * null if the agent does not count them.
+   */
+  chain_index?: number | null;
+  /**
+   * Tokens that the policy sampled for the summary; null if unknown.
+   */
+  summary_tokens?: number | null;
   [k: string]: unknown;
 }
 /**
@@ -485,6 +517,116 @@ export interface SubagentFinished {
   [k: string]: unknown;
 }
 /**
+ * The environment's state was frozen. It is the state after the last turn whose model call is before the event.
+ */
+export interface EnvironmentSnapshotted {
+  /**
+   * Number of parts of its texts that were hidden before it was sent, by kind: `email`, `api_key`,
+   * `payment_card`, a pattern's name, `function`; `failed` for texts hidden whole because masking them failed.
+   */
+  masked?: {
+    [k: string]: unknown;
+  };
+  /**
+   * The snapshot. Equal work from the same parent may have the same snapshot.
+   */
+  snapshot_id: string;
+  /**
+   * The snapshot from which the environment started, or that it took before; null for the first one.
+   */
+  parent_id?: string | null;
+  kind?: SnapshotKind;
+  /**
+   * Digest of the content, in hexadecimal; null if the provider reports none.
+   */
+  sha256?: string | null;
+  /**
+   * Provider of sandboxes that can restore it.
+   */
+  provider?: string;
+  /**
+   * Milliseconds that it took.
+   */
+  ms?: number;
+  [k: string]: unknown;
+}
+/**
+ * Further environments were started from a snapshot, beside the one of this trajectory.
+ */
+export interface EnvironmentForked {
+  /**
+   * Number of parts of its texts that were hidden before it was sent, by kind: `email`, `api_key`,
+   * `payment_card`, a pattern's name, `function`; `failed` for texts hidden whole because masking them failed.
+   */
+  masked?: {
+    [k: string]: unknown;
+  };
+  /**
+   * The snapshot from which they started.
+   */
+  snapshot_id: string;
+  /**
+   * The snapshot before it.
+   */
+  parent_id?: string | null;
+  kind?: SnapshotKind;
+  /**
+   * Digest of the content, in hexadecimal; null if the provider reports none.
+   */
+  sha256?: string | null;
+  /**
+   * Provider of the sandboxes.
+   */
+  provider?: string;
+  /**
+   * Number of environments started.
+   */
+  forks: number;
+  /**
+   * Milliseconds that starting all of them took.
+   */
+  ms?: number;
+  [k: string]: unknown;
+}
+/**
+ * The trajectory's environment was started from a snapshot, which another trajectory may have taken.
+ */
+export interface EnvironmentRestored {
+  /**
+   * Number of parts of its texts that were hidden before it was sent, by kind: `email`, `api_key`,
+   * `payment_card`, a pattern's name, `function`; `failed` for texts hidden whole because masking them failed.
+   */
+  masked?: {
+    [k: string]: unknown;
+  };
+  /**
+   * The snapshot from which it started.
+   */
+  snapshot_id: string;
+  /**
+   * The snapshot before it.
+   */
+  parent_id?: string | null;
+  kind?: SnapshotKind;
+  /**
+   * Digest of the content, in hexadecimal; null if the provider reports none.
+   */
+  sha256?: string | null;
+  /**
+   * Provider of the sandbox.
+   */
+  provider?: string;
+  /**
+   * Trajectory in which the snapshot was taken, if it is another one.
+   */
+  source_trajectory_id?: string | null;
+  /**
+   * Milliseconds that it took.
+   */
+  ms?: number;
+  [k: string]: unknown;
+}
+/**
  * The attempt ended.
  */
 export interface TrajectoryEnded {
@@ -512,6 +654,11 @@ export interface TrajectoryEnded {
    * How `answer` was produced, if the agent is a generator.
    */
   stream?: Streamed | null;
+  /**
+   * Number of continuations, if it ended in order to be continued by several trajectories: it has no outcome of its
+   * own. null or 0: it ended for good.
+   */
+  continuations?: number | null;
   [k: string]: unknown;
 }
 /**
