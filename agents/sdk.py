@@ -39,7 +39,7 @@ from headrace.agents.counters import LOG_THREAD_NAME, Alteration, DropReason, Sd
 from headrace.agents.decorators import record_tool_calls, record_trajectories, task_of
 from headrace.agents.delivery import check_options
 from headrace.agents.encoding import Note
-from headrace.agents.gateway.sealed import FeedbackTarget, Sealer
+from headrace.agents.gateway.sealed import DEFAULT_TENANT, FeedbackTarget, Sealer
 from headrace.agents.identifier import MAX_CHARACTERS, BadIdentifier, identifier
 from headrace.agents.left_behind import send_left_behind
 from headrace.agents.masking.masker import masked_identifier
@@ -411,11 +411,12 @@ class Headrace:
         except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
-    def create_feedback_token(self, trajectory_id: str, *, expires_in_s: float, tenant: str = "") -> str:
+    def create_feedback_token(self, trajectory_id: str, *, expires_in_s: float, tenant: str = DEFAULT_TENANT) -> str:
         """Return a token with which a browser may give feedback on one trajectory, and do nothing else, through the
         gateway's ``POST /feedback/{token}``. It needs no connection.
 
-        ``expires_in_s``: how long the token is valid, in seconds. ``tenant``: tenant of the trajectory. Raises
+        ``expires_in_s``: how long the token is valid, in seconds. ``tenant``: tenant of the trajectory, by its name in
+        the gateway's file of keys; comments for a tenant that the gateway does not know are not recorded. Raises
         ``ValueError`` without ``feedback_secret``, and for an id, a tenant or a time that is not valid.
         """
         if self._sealer is None:

@@ -27,6 +27,9 @@ CALL_BYTES = 8
 MIN_SECRET_BYTES = 16
 """Shortest secret."""
 
+DEFAULT_TENANT = "default"
+"""Tenant of everybody at a gateway without a file of keys."""
+
 MAX_FEEDBACK_CHARACTERS = 8 * MAX_NAME
 """Longest feedback token: a trajectory and a tenant of the largest length take up to 4 bytes per character."""
 

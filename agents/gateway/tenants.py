@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.agents.gateway.capture import Tenant
 from headrace.agents.gateway.regular_file import read_regular
+from headrace.agents.gateway.sealed import DEFAULT_TENANT
 from headrace.agents.gateway.terms import TenantPolicy
 from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import Role
@@ -27,7 +28,7 @@ from headrace.schemas.operator_error import OperatorError
 
 log = logging.getLogger(__name__)
 
-DEFAULT = Tenant("default")
+DEFAULT = Tenant(DEFAULT_TENANT)
 """The tenant of all keys if none are configured."""
 
 MAX_KEY = 4_096

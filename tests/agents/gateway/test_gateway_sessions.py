@@ -21,6 +21,7 @@ from headrace.agents.gateway.session_grants import (
     FeedbackRequest,
     SessionRequest,
 )
+from headrace.agents.sdk import Headrace
 from headrace.agents.spool import Spool
 from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import (
@@ -35,6 +36,7 @@ from headrace.schemas.events import (
 from tests.agents.gateway.http_clients import CONVERSATIONS, ChatHttp, HttpClient
 from tests.agents.gateway.running import RunningGateway, assert_exact, recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import answering, until
+from tests.agents.sdk_helpers import NOWHERE
 
 TASK: dict[str, Any] = {
     "task_id": "issue-17", "group_id": "g-1", "group_size": 8, "cohort_key": "c", "agent": "solver",
@@ -135,6 +137,17 @@ async def test_a_program_says_what_came_of_its_session(tmp_path: Path, masked: b
     assert isinstance(end, TrajectoryEnded)
     assert (end.status, end.answer) == (EndStatus.BUDGET_EXHAUSTED, None if masked else result)
     assert given == FeedbackGiven(signal="accepted", value=1.0, comment=None if masked else "one is right")
+
+
+async def test_a_token_of_the_sdk_for_no_tenant_is_for_that_of_a_gateway_without_keys(tmp_path: Path) -> None:
+    async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        session = await opened(gateway)
+        secret = (tmp_path / "secret").read_bytes()
+        sdk = Headrace(NOWHERE, source="test", flush_deadline_s=0, spool_bytes=0, feedback_secret=secret)
+        token = sdk.create_feedback_token(session["trajectory"], expires_in_s=60)
+        sdk.close()
+        assert (await gateway.post(f"/feedback/{token}", {"value": 1.0, "comment": "one is right"}))[0] == 202
+    assert recorded_in(tmp_path)[-1].fact == FeedbackGiven(signal="score", value=1.0, comment="one is right")
 
 
 async def test_a_session_may_withdraw_consent_and_choose_its_id(tmp_path: Path) -> None:
