@@ -18,7 +18,7 @@ class GatewayConfig:
     engines: tuple[str, ...]
     """HTTP addresses of the vLLM servers, without /v1; all serve the same models. A conversation stays with one."""
     port: int
-    """Port to listen on."""
+    """Port to listen on (HEADRACE_GATEWAY_PORT)."""
     folder: Path
     """Folder of the spool, of the secret that signs ids, and of the gateway's id."""
     run: str = "default"

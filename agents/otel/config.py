@@ -15,7 +15,7 @@ class OtlpConfig:
     bootstrap: str
     """Kafka's bootstrap address."""
     port: int
-    """Port to listen on."""
+    """Port to listen on (HEADRACE_OTLP_PORT)."""
     folder: Path
     """Folder of the spool."""
     host: str = "127.0.0.1"

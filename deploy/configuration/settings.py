@@ -269,9 +269,12 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
     """Returns ``make(**values)`` with the options for ``part`` in ``settings``, which take precedence over ``values``.
 
     ``make`` is a configuration's dataclass or a function; option values are converted to its types. Raises
-    :class:`StackError` that names an unknown option or an option with a wrong value.
+    :class:`StackError` that names an unknown option or an option with a wrong value, and for a port, which others must
+    know, too.
     """
     source, options = f"{part} (--set, HEADRACE_OPTIONS)", settings.options.get(part, {})
+    if "port" in options and "port" in values:
+        raise StackError(f"{source}: port is not set here: set HEADRACE_{part.upper()}_PORT, which all parts read.")
     if isinstance(make, type):
         made: ConfigT = read_configuration(make, [Layer(part, values), Layer(source, options)], strict=False)
         return made

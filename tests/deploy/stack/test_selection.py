@@ -163,6 +163,12 @@ def test_a_gateway_in_front_of_several_engines_needs_no_other_address(settings: 
     )
 
 
+def test_the_port_of_a_part_is_a_setting_because_others_must_know_it(settings: Settings) -> None:
+    moved = settings.model_copy(update={"options": {"gateway": {"port": 8200}}})
+    with pytest.raises(StackError, match=r"gateway \(--set.*: port is not set here: set HEADRACE_GATEWAY_PORT"):
+        select(PROCESSES, moved, ())
+
+
 def test_a_gateways_session_that_would_outlive_its_trajectory_is_an_error_with_a_remedy(settings: Settings) -> None:
     longer = settings.model_copy(update={"options": {"gateway": {"idle_s": 900}}})
     with pytest.raises(StackError, match=r"gateway.idle_s is 900, and assemble.idle_timeout_s 600.*gateway.idle_s=480"):
