@@ -4,9 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from headrace.agents.gateway.journal import WhenFull
 from headrace.agents.gateway.splice import History
+from headrace.schemas.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class GatewayConfig:
             )
         if (self.tool_parser or self.reasoning_parser) and self.model_path is None:
             raise ValueError("model_path is unset: parsers need the folder of the model, for its tokenizer")
+        if self.public_url is not None and not _is_http(self.public_url):
+            raise ValueError(f"public_url is {redacted(self.public_url)}: expected https://HOST or http://HOST:PORT")
         if not 0 <= self.parser_check_share <= 1:
             raise ValueError(f"parser_check_share is {self.parser_check_share}: expected 0 to 1")
         for name in ("spool_bytes", "node_bytes", "max_sessions", "max_request_bytes", "engine_calls", "port"):
@@ -110,3 +114,11 @@ class GatewayConfig:
     def is_local(self) -> bool:
         """Whether only programs of the same machine reach it."""
         return self.host in ("127.0.0.1", "::1", "localhost")
+
+
+def _is_http(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from headrace.agents.gateway import gateway as gateway_process
+from headrace.agents.gateway.config import GatewayConfig
 from headrace.agents.gateway.recorder import Recorder
 from headrace.agents.gateway.session_endpoints import FEEDBACK_BURST, MAX_FEEDBACK_BYTES
 from headrace.agents.gateway.session_grants import (
@@ -137,6 +138,12 @@ async def test_a_program_says_what_came_of_its_session(tmp_path: Path, masked: b
     assert isinstance(end, TrajectoryEnded)
     assert (end.status, end.answer) == (EndStatus.BUDGET_EXHAUSTED, None if masked else result)
     assert given == FeedbackGiven(signal="accepted", value=1.0, comment=None if masked else "one is right")
+
+
+@pytest.mark.parametrize("url", ["agents.example.com", "ftp://agents.example.com", "https://", "http://agents:99999"])
+def test_a_public_address_with_which_no_client_could_call_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ValueError, match=f"public_url is {url}: expected https://HOST"):
+        GatewayConfig(bootstrap=NOWHERE, engines=("http://gpu:8000",), port=8200, folder=tmp_path, public_url=url)
 
 
 async def test_a_token_of_the_sdk_for_no_tenant_is_for_that_of_a_gateway_without_keys(tmp_path: Path) -> None:
