@@ -88,6 +88,9 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         if not self.engines or not all(self.engines):
             raise ValueError("engines is empty: name the address of at least one vLLM")
+        for engine in self.engines:
+            if not _is_http(engine) or engine.rstrip("/").endswith("/v1"):
+                raise ValueError(f"engines has {redacted(engine)}: expected http://HOST:PORT, without /v1")
         if not self.is_local and self.keys is None:
             raise ValueError(
                 f"host {self.host} can be reached from other machines, and keys is unset: everybody could use the "

@@ -146,6 +146,12 @@ def test_a_public_address_with_which_no_client_could_call_is_refused(tmp_path: P
         GatewayConfig(bootstrap=NOWHERE, engines=("http://gpu:8000",), port=8200, folder=tmp_path, public_url=url)
 
 
+@pytest.mark.parametrize("url", ["gpu:8000", "http://gpu:8000/v1", "https://gpu:8000/v1/", "http://"])
+def test_an_engine_s_address_is_refused_where_no_engine_can_be(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ValueError, match=f"engines has {url}: expected http://HOST:PORT, without /v1"):
+        GatewayConfig(bootstrap=NOWHERE, engines=("http://gpu:8001", url), port=8200, folder=tmp_path)
+
+
 async def test_a_token_of_the_sdk_for_no_tenant_is_for_that_of_a_gateway_without_keys(tmp_path: Path) -> None:
     async with answering("One.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         session = await opened(gateway)
