@@ -74,6 +74,7 @@ class Receiver:
         """Return the endpoint."""
         app = web.Application(client_max_size=self._config.max_request_bytes)
         app.router.add_post("/v1/traces", self._export)
+        app.router.add_route("*", "/{path:.*}", _unknown)
         return app
 
     async def sweep(self, stop: asyncio.Event) -> None:
@@ -211,6 +212,12 @@ async def _listening(app: web.Application, config: OtlpConfig) -> AsyncIterator[
         yield
     finally:
         await runner.cleanup()
+
+
+async def _unknown(request: web.Request) -> web.Response:
+    kind = PROTOBUF if request.content_type == PROTOBUF else JSON
+    where = f"{request.method} {request.path[:200]}"
+    return _failure(kind, 404, f"{where} is not an endpoint of headrace's receiver, which takes POST /v1/traces only")
 
 
 def _failure(kind: str, status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -154,6 +154,16 @@ async def test_bad_requests_have_the_errors_of_the_protocol(tmp_path: Path) -> N
         assert (status, ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans) == (200, 0)
 
 
+@pytest.mark.parametrize("path", ["/", "/v1/logs", "/v1/traces/"])
+async def test_an_unknown_path_is_answered_with_the_one_that_exists(tmp_path: Path, path: str) -> None:
+    async with receiving(tmp_path) as url:
+        status, answer = await post(url.removesuffix("/v1/traces") + path, b"{}")
+        assert (status, json.loads(answer)["message"].startswith(f"POST {path} is not an endpoint")) == (404, True)
+        assert "takes POST /v1/traces" in json.loads(answer)["message"]
+        status, answer = await post(url.removesuffix("/v1/traces") + path, b"", PROTOBUF)
+        assert (status, "takes POST /v1/traces" in Status.FromString(answer).message) == (404, True)
+
+
 async def test_senders_wait_while_nothing_can_be_made_durable(tmp_path: Path) -> None:
     async with receiving(tmp_path) as url:
         body = json.dumps(request(SPAN)).encode()
