@@ -40,7 +40,7 @@ from headrace.agents.gateway.recorder import Recorder
 from headrace.agents.gateway.render_bodies import PATHS
 from headrace.agents.gateway.responses_store import ResponsesStore
 from headrace.agents.gateway.sealed import Kind, Sealer
-from headrace.agents.gateway.session_endpoints import SessionEndpoints
+from headrace.agents.gateway.session_endpoints import SessionEndpoints, check_may_end
 from headrace.agents.gateway.tenants import Tenants
 
 FINAL_HEADER = "x-headrace-final"
@@ -141,6 +141,8 @@ class GatewayServer:
         previous = body.get("previous_response_id")
         if isinstance(previous, str) and self._store.is_deleted(access.tenant.name, previous):
             raise BadRequest("previous_response_id", "was deleted: send the whole input instead")
+        if access.arrival.headers.get(FINAL_HEADER):
+            check_may_end(access)
         grant = access.grant
         return ClientCall(
             api,

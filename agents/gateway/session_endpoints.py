@@ -149,6 +149,7 @@ class SessionEndpoints:
             raise refused(
                 ErrorKind.PERMISSION, "a session's key ends no attempt as restarted: use a key of the gateway"
             )
+        check_may_end(access)
         tenant, session = access.tenant.name, request.match_info["session"]
         if not self._capture.is_open(tenant, session):
             raise refused(
@@ -185,6 +186,16 @@ class SessionEndpoints:
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers=CORS)
+
+
+def check_may_end(access: Access) -> None:
+    """Raise ``CallRefused`` if the program that acts may not end its session: an outcome of a member of a group would
+    come too late then, and one that escapes its outcome is rewarded for failing."""
+    if access.grant is not None and access.grant.request.group_id is not None:
+        raise refused(
+            ErrorKind.PERMISSION,
+            "a session's key does not end a member of a group, which awaits its outcome: use a key of the gateway",
+        )
 
 
 def _check_feedback(size: int) -> None:

@@ -86,10 +86,12 @@ async def test_a_session_from_its_opening_to_its_outcome(tmp_path: Path, kind: t
         assert (status, "reports no outcome" in answer["error"]["message"]) == (403, True)
         status, answer = await gateway.post(ended, {"status": "restarted"}, key=key)  # it would escape its reward
         assert (status, "as restarted" in answer["error"]["message"]) == (403, True)
+        status, answer = await gateway.post(ended, {}, key=key)  # it would come before its outcome
+        assert (status, "a member of a group" in answer["error"]["message"]) == (403, True)
         assert await gateway.post(ended, {"outcome": 1, "status": "completed"}) == (
             200, {"session": session["session"], "ended": True},
         )  # fmt: skip
-        status, answer = await gateway.post(ended, {}, key=key)
+        status, answer = await gateway.post(ended, {})
         assert (status, "was idle for longer than gateway.idle_s" in answer["error"]["message"]) == (
             404,
             True,
@@ -115,6 +117,26 @@ async def test_a_session_s_key_makes_no_second_member_of_its_group_after_its_end
         await ChatHttp(gateway, base="", headers=headers).turn("a second attempt")
     starts = [each.fact for each in recorded_in(tmp_path) if isinstance(each.fact, TrajectoryStarted)]
     assert [start.group_id for start in starts].count(TASK["group_id"]) == 1
+
+
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+async def test_a_member_of_a_group_does_not_say_which_request_is_its_last(
+    tmp_path: Path, kind: type[HttpClient]
+) -> None:
+    async with answering("One.", "Two.", "Three.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        for group, answered in (({"group_id": "g-1", "group_size": 8}, False), ({}, True)):
+            session = await opened(gateway, task_id="issue-17", **group)
+            headers = {"Authorization": f"Bearer {session['api_key']}"}
+            client = kind(gateway, base="", headers=headers)
+            await client.turn("a")
+            client.headers = {**headers, "x-headrace-final": "1"}
+            if answered:
+                await client.turn("b")
+            else:
+                with pytest.raises(AssertionError, match="a member of a group"):
+                    await client.turn("b")
+            status, _ = await gateway.post(f"/sessions/{session['session']}/end", {"outcome": 0.0})
+            assert status == (404 if answered else 200)
 
 
 @pytest.mark.parametrize("masked", [False, True])
