@@ -72,22 +72,28 @@ def _reward_rises(view: View) -> bool:
     return view.reward_rise is not None and view.reward_rise > 0.1
 
 
-def _nothing_replaces(component: str) -> Callable[[View], bool]:
-    """Whether the reward loses what ``component`` takes from it: what is paid besides it has not risen, since it was as
-    usual, by a quarter of that and a standard error."""
+def _reward_tells(component: str) -> Callable[[View], bool]:
+    """Whether the monitor of the reward tells of a fall of ``component``: the reward has lost what the component takes
+    from it, and enough to be seen, since the component was as usual. It has not if what is paid besides the component
+    has risen by a quarter of that and a standard error.
+    """
 
-    def loses(view: View) -> bool:
+    def tells(view: View) -> bool:
         measured, usual = m.average_of_scale(VALUE + component)(view), view.charts.get(COMPONENT + component)
         now, before = m.beside(view, component), view.rests.get(component)
-        if measured is None or usual is None or now is None or before is None:
+        reward = view.charts.get(REWARD)
+        if measured is None or usual is None or now is None or before is None or reward is None:
             return False
-        return now.rest - before < _REPLACED * now.share * (usual.mean - measured.value) + now.error
+        taken, risen = now.share * (usual.mean - measured.value), now.rest - before
+        return risen < _REPLACED * taken + now.error and taken - risen >= _SEEN * reward.spread
 
-    return loses
+    return tells
 
 
 _REPLACED = 0.25
 """Share of what a component takes from the reward that is paid elsewhere, from which on its fall counts."""
+_SEEN = 0.25
+"""Fall of the reward, in standard deviations of single trajectories, from which on its chart gathers evidence."""
 
 WRONG_ANSWERS = "wrong_answers"
 """Name of the reading that ``answered`` is compared with."""
@@ -295,8 +301,8 @@ COMPONENT = "component:"
 COMPONENT_RULE = ChartRule(DOWN, 0.15, in_spreads=True)
 PENALTY_RULE = replace(COMPONENT_RULE, direction=UP)
 COMPONENT_ABOUT = (
-    "A component of the reward falls, or a penalty rises, and what is paid besides it rises: the others may be gamed "
-    "at its cost."
+    "A component of the reward falls, or a penalty rises, while the total does not fall as much: the others may be "
+    "gamed at its cost."
 )
 
 AGAINST = "against:"
@@ -557,7 +563,7 @@ def component_monitors(component: str, *, is_penalty: bool = False) -> tuple[Mon
         m.average_of_scale(value),
         PENALTY_RULE if is_penalty else COMPONENT_RULE,
         m.high(value) if is_penalty else m.low(value),
-        spared=_nothing_replaces(component),
+        spared=_reward_tells(component),
         component=component,
     )
     against = Monitor(

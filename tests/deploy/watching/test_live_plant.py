@@ -1,6 +1,7 @@
 """Hacks planted into running processors on a real broker: events in, and an alert with guilty attempts out."""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_hacks_planted_into_running_processors_raise_alerts_with_guilty_attempts
         )
         assert done.exit_code == 0, done.output
         sent = other.result()
+        _wait_for_fates(kafka, sent.attempts + 41 * 64 + 9 * 32)
     heading, first, *_, last = done.output.splitlines()
     assert heading == " step share  alarms"
     assert first.split()[2:4] == ["marked", "opened:"]
@@ -64,6 +66,13 @@ def test_hacks_planted_into_running_processors_raise_alerts_with_guilty_attempts
     fates = [each.trajectory_id for each in records[REJECTED] if isinstance(each, Rejection)]
     assert sorted(fates) == sorted(known), "each trajectory has one fate"
     assert (records[TRAINING], records[DEAD_LETTERS]) == ([], [])
+
+
+def _wait_for_fates(kafka: str, attempts: int) -> None:
+    """Wait until that many trajectories are rejected: the command waits for observations only."""
+    until = time.monotonic() + 60
+    while len(asyncio.run(everything(kafka))[REJECTED]) < attempts and time.monotonic() < until:
+        time.sleep(0.5)
 
 
 def examples_of(alarm: EpisodeStatus) -> list[str]:

@@ -231,6 +231,23 @@ def test_a_component_that_falls_is_an_alarm_if_a_quarter_of_what_it_takes_is_pai
     assert bool(told("component:found", REWARDS, window, [*[0.0] * USUAL, *[0.5] * 8])) is alarms
 
 
+@pytest.mark.parametrize(("fall", "alarms"), [(0.249, True), (0.251, False)])
+def test_a_component_that_nothing_replaces_is_an_alarm_if_the_total_falls_by_less_than_a_quarter_of_its_deviation(
+    fall: float, alarms: bool
+) -> None:
+    found, rest = [1.0 + 0.2 * (-1) ** k for k in range(N)], [2.0 * (-1) ** (k // 2) for k in range(N)]
+    deviation_of_totals = deviation([one + other for one, other in zip(found, rest, strict=True)])
+
+    def window(n: int, fallen: float) -> list[Row]:
+        values = [each - fallen * deviation_of_totals for each in found]
+        return [
+            row(n, k, {"total": value + rest[k], "value:found": value, "weight:found": 1.0})
+            for k, value in enumerate(values)
+        ]
+
+    assert bool(told("component:found", REWARDS, window, [*[0.0] * USUAL, fall])) is alarms
+
+
 @pytest.mark.parametrize(("monitor", "points", "name", "counts", "otherwise"), SHARES)
 def test_examples_of_a_share_are_what_counts(
     monitor: str, points: float, name: str, counts: float, otherwise: float
