@@ -204,7 +204,7 @@ class _Turn:
         if monitor.name == REWARD and judged.expected is not None:
             self._view.reward_rise = (measured.value - before.pinned) / max(before.spread, 1e-9)
         is_usual = not (after.up or after.down)
-        if monitor.spared is not None and monitor.spared(self._view):
+        if monitor.spared is not None and not is_usual and monitor.spared(self._view):
             after = spared(before, after)
             if monitor.component and monitor.name not in self.state.episodes:  # as if it had its usual value
                 usual, _ = judge(before, monitor.rule, before.mean, spread=measured.spread, at=self.state.window)

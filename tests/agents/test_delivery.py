@@ -46,6 +46,16 @@ class FailingProducer(AIOKafkaProducer):
         self._closed = True  # nothing was started
 
 
+async def run_until_nothing_waits(delivery: EventDelivery) -> None:
+    running = asyncio.create_task(delivery.run())
+    async with asyncio.timeout(20):
+        while delivery.pending:  # noqa: ASYNC110 - the delivery has no event for it
+            await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
 @pytest.mark.parametrize(
     "error", [MessageSizeTooLargeError(), RecordListTooLargeError(), InvalidMessageError(), InvalidTopicError()]
 )
@@ -66,13 +76,7 @@ async def test_a_refused_event_is_counted_and_those_after_it_are_sent(
     monkeypatch.setattr(delivery, "_connect", connect)
     for ticket in range(3):
         delivery.offer(ticket, EVENTS.name, Message(b"k", b"%d" % ticket, ()))
-    running = asyncio.create_task(delivery.run())
-    async with asyncio.timeout(20):
-        while delivery.pending:  # noqa: ASYNC110 - the delivery has no event for it
-            await asyncio.sleep(0)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await run_until_nothing_waits(delivery)
     assert (taken, sorted(resolved)) == ([b"0", b"2"], [0, 1, 2])
     assert (delivery.sent, delivery.pending_bytes, counters.dropped()) == (2, 0, {"refused": 1})
 
@@ -96,13 +100,7 @@ async def test_an_event_of_another_version_s_topic_is_refused_before_the_broker_
     monkeypatch.setattr(delivery, "_connect", connect)
     for ticket, topic in enumerate((EVENTS.name, "gone", EVENTS.name)):
         delivery.offer(ticket, topic, Message(b"k", b"%d" % ticket, ()))
-    running = asyncio.create_task(delivery.run())
-    async with asyncio.timeout(20):
-        while delivery.pending:  # noqa: ASYNC110 - the delivery has no event for it
-            await asyncio.sleep(0)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    await run_until_nothing_waits(delivery)
     assert (taken, sorted(resolved), counters.dropped()) == ([b"0", b"2"], [0, 1, 2], {"refused": 1})
     counters.wait_until_logged(20)  # not in the next test's log
 
