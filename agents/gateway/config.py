@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from headrace.agents.gateway.journal import WhenFull
 from headrace.agents.gateway.splice import History
+from headrace.schemas.http_address import http_address
 from headrace.schemas.redaction import redacted
 
 
@@ -121,7 +121,7 @@ class GatewayConfig:
 
 def _is_http(address: str) -> bool:
     try:
-        parts = urlsplit(address)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        http_address(address)
     except ValueError:
         return False
+    return True

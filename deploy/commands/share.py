@@ -32,12 +32,12 @@ def command(run: str | None, days: int, address: str | None, revoke_all: bool, d
     """
     import time
 
-    from headrace.deploy.configuration.addresses import http_address
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.dashboard.selection import MAX_TEXT
     from headrace.deploy.dashboard.sharing import PREFIX, Share, key_file, make_key, sign
     from headrace.deploy.errors import StackError
     from headrace.deploy.stack.state import address_of
+    from headrace.schemas.http_address import http_address
 
     if (run is None) != revoke_all:
         raise click.UsageError("Name a run, or --revoke-all.")

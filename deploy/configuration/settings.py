@@ -18,11 +18,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError, validate_call
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from headrace.deploy.configuration.addresses import http_address, store_address
 from headrace.deploy.configuration.environment import unknown_variables
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import print_line
+from headrace.schemas.http_address import http_address
 from headrace.schemas.kafka.address import kafka_address
 from headrace.schemas.kafka.security import FIELDS, KafkaSecurityError, security_from, tls_context, variable
 from headrace.schemas.redaction import remember_secrets
@@ -47,6 +47,13 @@ def run_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError("which is not up to 100 letters, digits, dots, dashes and underscores")
     return name
+
+
+def _store_address(text: str) -> str:
+    from headrace.schemas.objects.store_url import scheme_of
+
+    scheme_of(text)
+    return text
 
 
 def _level(name: str) -> str:
@@ -103,7 +110,7 @@ class Settings(BaseSettings):
     set it if you start them one by one."""
     vllm: HttpAddress | None = None
     """HTTP address of an external vLLM with headrace's plugin; unset: the stack starts one."""
-    store_url: Annotated[str, AfterValidator(store_address)] | None = None
+    store_url: Annotated[str, AfterValidator(_store_address)] | None = None
     """Object store for the weights (file://, s3://, gs://, az://); unset: DATA/objects."""
 
     kafka_port: Port | None = None

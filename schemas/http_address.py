@@ -1,10 +1,10 @@
-"""Validators for the addresses in settings."""
+"""The address of an HTTP server, as users write it."""
 
 from urllib.parse import urlsplit
 
 
 def http_address(text: str) -> str:
-    """Returns ``text`` if it is http[s]://host[:port]; raises ``ValueError`` otherwise."""
+    """Returns ``text`` if it is http[s]://host[:port], perhaps with a path; raises ``ValueError`` otherwise."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -12,12 +12,4 @@ def http_address(text: str) -> str:
         raise ValueError("which is not http://host:port") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not text.isprintable():
         raise ValueError("which is not http://host:port")
-    return text
-
-
-def store_address(text: str) -> str:
-    """Returns ``text`` if it is the address of an object store; raises ``ValueError`` otherwise."""
-    from headrace.schemas.objects.store_url import scheme_of
-
-    scheme_of(text)
     return text
