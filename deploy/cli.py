@@ -108,6 +108,8 @@ class LazyGroup(CommandGroup):
 def extra_with(module: str) -> str | None:
     """Returns the extra of headrace that installs ``module``, if the distribution has the module's name."""
     wanted = module.partition(".")[0].replace("_", "-")
+    if wanted == "headrace":  # a module of its own is missing: no extra brings it
+        return None
     for requirement in requires("headrace") or ():
         found = re.match(r"(?P<name>[A-Za-z0-9-]+).*extra == ['\"](?P<extra>[a-z-]+)['\"]", requirement)
         if found and (found["name"] == wanted or found["name"].startswith(f"{wanted}-")):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpProcessingError
 
 from headrace.agents.gateway.call_metrics import CallMetrics
 from headrace.agents.gateway.canonical import Api, BadRequest
@@ -140,7 +141,8 @@ async def json_body(request: web.Request, admit_size: Callable[[int], None]) -> 
             ErrorKind.TOO_LARGE, f"the request is larger than {request.app[MAX_BODY]:,} bytes (max_request_bytes)"
         ) from None
     except web.RequestPayloadError as error:
-        raise BadRequest("body", f"cannot be read: {error}") from None
+        reason = error.__cause__.message if isinstance(error.__cause__, HttpProcessingError) else str(error)
+        raise BadRequest("body", f"cannot be read: {reason}") from None
     admit_size(len(data))
     try:
         body = _decode(data)

@@ -155,6 +155,7 @@ def test_schemas_are_printed_and_written(tmp_path: Path) -> None:
 def test_a_missing_module_is_reported_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # makes the import fail
     assert (extra_with("matplotlib.pyplot"), extra_with("faust"), extra_with("nobody")) == ("local", "streams", None)
+    assert extra_with("headrace.deploy.gone") is None
 
     def lacking(*_: object, **__: object) -> None:
         import matplotlib  # noqa: F401

@@ -180,11 +180,14 @@ async def test_a_body_that_is_too_large(gateway: RunningGateway, api: Api) -> No
 
 
 @APIS
-async def test_a_compressed_body(gateway: RunningGateway, api: Api) -> None:
+async def test_a_compressed_body(gateway: RunningGateway, api: Api, caplog: pytest.LogCaptureFixture) -> None:
     zipped = {"Content-Encoding": "gzip"}
     found = await gateway.post(PATHS[api], gzip.compress(b" " * (64 * 1024 * 1024)), headers=zipped)
     assert_error(gateway, api, 413, found, "max_request_bytes")
-    assert_error(gateway, api, 400, await gateway.post(PATHS[api], b"no gzip", headers=zipped))
+    found = await gateway.post(PATHS[api], b"no gzip", headers=zipped)
+    assert_error(gateway, api, 400, found, "cannot be read: Can not decode content-encoding: gzip")
+    await gateway.get("/v1/models")  # aiohttp reads what is left of a body after it has answered
+    assert "Traceback" not in caplog.text
 
 
 async def test_an_unknown_path_is_answered_with_those_that_exist(gateway: RunningGateway) -> None:
