@@ -90,9 +90,10 @@ def splice(
     then a dummy one. ``stop_ids``: tokens that end an answer. ``max_tokens``: longest prompt. ``encode``: as
     :data:`Encode`; used where the texts are prefixes and the tokens are not.
     """
-    missing = closing[_overlap(known, closing) :]
-    if known and known[-1] in stop_ids and len(missing) == len(closing) and known[-1] not in closing:
+    written = _written(known, closing, stop_ids)
+    if written is None:
         return Refusal.OTHER_STOP_TOKEN
+    missing = closing[written:]
     if history is History.TEMPLATE and differences and differences[0][0].ids != known + missing:
         return Refusal.REWRITTEN
     for before, after in differences:
@@ -153,8 +154,13 @@ def _difference(before: Rendered, after: Rendered, encode: Encode | None) -> Int
     return array("i", encode(after.text[len(before.text) :]))
 
 
-def _overlap(known: IntArray, closing: IntArray) -> int:
-    """Return how many of the first ``closing`` tokens ``known`` ends with."""
-    return next(
+def _written(known: IntArray, closing: IntArray, stop_ids: Collection[int]) -> int | None:
+    """Return how many of the first ``closing`` tokens need not follow ``known``; ``None`` if it ends with a stop token
+    that is not among them."""
+    overlap = next(
         (length for length in range(min(len(known), len(closing)), 0, -1) if known[-length:] == closing[:length]), 0
     )
+    if overlap or not known or known[-1] not in stop_ids:
+        return overlap
+    # The model ended its answer without what the template writes before its stop token, such as a space.
+    return closing.index(known[-1]) + 1 if known[-1] in closing else None

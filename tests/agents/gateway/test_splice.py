@@ -87,6 +87,21 @@ def test_another_stop_token_than_the_template_s_is_refused() -> None:
     assert isinstance(splice(known, CLOSING, [real], stop_ids=[STOP]), Spliced)
 
 
+def test_an_answer_that_ended_without_what_the_template_writes_before_its_stop_token() -> None:
+    """Llama 2's template writes a space there; the answer is not ended twice."""
+    space, known = 7, array("i", [1, 2, STOP])
+    closing = array("i", [space, STOP, NEWLINE])
+    real = pair((Message.of(USER, ("x",)), assistant("hi")), (Message.of(USER, ("y",)),))
+    result = splice(known, closing, [real], stop_ids=[STOP])
+    assert isinstance(result, Spliced)
+    assert result.token_ids[:4] == array("i", [1, 2, STOP, NEWLINE])
+    assert (result.known, result.closing) == (3, 1)
+    assert splice(known, closing, [real], stop_ids=[STOP], history=History.TEMPLATE) is Refusal.REWRITTEN
+    unstopped = splice(known, closing, [real])  # here the token is a part of the text
+    assert isinstance(unstopped, Spliced)
+    assert unstopped.closing == 3
+
+
 def test_a_prompt_beyond_the_context_is_refused() -> None:
     real = pair((Message.of(USER, ("x",)), assistant("hi")), (Message.of(USER, ("y",)),))
     known = array("i", [5, STOP])
@@ -98,7 +113,8 @@ def test_a_prompt_beyond_the_context_is_refused() -> None:
 
 
 def test_without_any_difference_there_is_no_prompt() -> None:
-    assert splice(array("i", [5]), CLOSING, []) is Refusal.NO_DIFFERENCE
+    for history in History:
+        assert splice(array("i", [5]), CLOSING, [], history=history) is Refusal.NO_DIFFERENCE
 
 
 def test_texts_are_compared_where_tokens_merge_at_the_boundary() -> None:
