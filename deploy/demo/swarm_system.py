@@ -1,6 +1,7 @@
 """The orchestrator of sub-agents, modelled on Kimi K2.5's Agent Swarm, as a system of ``headrace demo``.
 
-Its arms differ in the reward alone: what shaping pays for sub-agents, and whether it is annealed.
+Its arms differ in the reward: what shaping pays for sub-agents, whether it is annealed, and whether Toggle limits the
+length of attempts.
 """
 
 from collections.abc import Collection
@@ -27,6 +28,11 @@ _ABOUT = {
 }
 
 
+TOGGLE = {"period": 5, "accuracy": 0.5, "source_budgets": {"wide": 24, "deep": 31}}
+"""Budgets in sampled tokens: medians of the base model's good attempts, over three seeds of sampling
+(``python -m tests.experiments.swarm_arms --budgets``). No task is attempted twice, so they are by source."""
+
+
 def _attempts(config: RolloutConfig) -> PolicyAttempts[Task]:
     return PolicyAttempts(
         swarm_agent(config.run), config.bootstrap, config.vllm_url, run=config.run, concurrency=config.concurrency
@@ -44,14 +50,15 @@ def _outcome(reward: Reward) -> float:
 
 
 def _figures(rewards: Collection[Reward]) -> dict[str, float]:
-    """Return the mean reward and the mean of each component by the source of the task: ``wide outcome`` is item F1,
-    ``deep outcome`` accuracy, ``deep parallel`` a tenth of the sub-tasks that a deep task was given."""
+    """Return the means of the reward, of each component and of the sampled tokens by the source of the task: ``wide
+    outcome`` is item F1, ``deep outcome`` accuracy, ``deep parallel`` a tenth of the sub-tasks of a deep task."""
     found: dict[str, float] = {}
     for source in Source:
         of_source = [each for each in rewards if each.task_id and make_task(each.task_id).source is source]
         totals = [each.total for each in of_source if each.total is not None]
         found |= {f"{source} reward": fmean(totals)} if totals else {}
         found |= {f"{source} {name}": value for name, value in component_means(of_source).items()}
+        found |= {f"{source} tokens": fmean(each.sampled_tokens for each in of_source)} if of_source else {}
     return found
 
 
@@ -77,7 +84,13 @@ SWARM = System(
     ),
     plan={"steps": 80, "groups_per_step": 8, "learning_rate": 4e-4, "heldout_tasks": 96},
     options=merged(_rewarded_by(SWARM_SHORT), {"trainer": {"loss": "kimi", "substeps": 4}}),
-    arms={name: Arm(_ABOUT[name], _rewarded_by(spec)) for name, spec in ARMS.items()},
+    arms={name: Arm(_ABOUT[name], _rewarded_by(spec)) for name, spec in ARMS.items()}
+    | {
+        "toggle": Arm(
+            "shaping that is annealed to 0, and Toggle: lengths of solved tasks count in every other five versions",
+            {"workers": {"group_policies": {SWARM_SHORT.name: {"toggle": TOGGLE}}}},
+        )
+    },
     # λ falls while the policy learns, so the same answers earn less reward after training than before.
     measure=Measure("item F1 of wide tasks and accuracy of deep ones", _outcome),
     figures=_figures,

@@ -174,10 +174,12 @@ def _counted(state: GroupState, policy: GroupPolicy, scored: Sequence[Candidate]
     versions = [member.oldest_version for member in scored if member.oldest_version is not None]
     if policy.toggle is None or not versions:
         return rewards
+    sources = {member.task_source for member in scored}
     return toggled(
         rewards,
         [member.sampled_tokens for member in scored],
         task_id=state.task_id,
+        source=sources.pop() if len(sources) == 1 else "",  # a cohort may have several
         version=min(versions),
         toggle=policy.toggle,
         correct=[reward / state.maximum for reward in rewards] if state.maximum else None,

@@ -83,6 +83,8 @@ class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of continuations for which it ended; 0 if it ended for good. Its own total then never counts."""
     waits: bool = False
     """Whether its total is still to come from its continuations."""
+    task_source: str = ""
+    """Source of its task."""
 
     @property
     def trajectory(self) -> Reference:
@@ -256,4 +258,5 @@ def candidate_of(reward: Reward, traceparent: str | None = None) -> Candidate:
         hints=tuple(Hint(each.turn, list(each.token_ids), each.gap, each.source, each.tenant) for each in reward.hints),
         parent=reward.parent_trajectory_id,
         continuations=reward.continuations or 0,
+        task_source=reward.task_source,
     )

@@ -2,6 +2,7 @@
 
 python -m tests.experiments.swarm_arms                  # what the rewards pay for, by players without mistakes
 python -m tests.experiments.swarm_arms --results DIR [--seeds 3] [--steps 60] [--arms NAME …]      # what is learnt
+python -m tests.experiments.swarm_arms --budgets        # Toggle's budgets by task source, for the live arm
 
 Each finished run is kept as a JSON file in DIR, so that an interrupted experiment resumes with the next run.
 ``swarm_arms_page.py`` makes the tables and the picture.
@@ -10,7 +11,7 @@ Each finished run is kept as a JSON file in DIR, so that an interrupted experime
 import json
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +19,7 @@ from statistics import fmean
 import torch
 
 from headrace.agents.swarm import vocabulary as words
-from headrace.agents.swarm.tasks import Source, Split, make_task, task_id
+from headrace.agents.swarm.tasks import Source, Split, Task, make_task, task_id
 from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.rewards.swarm import ARMS
 from headrace.streams.rewards.toggle import Toggle, length_budgets
@@ -26,7 +27,7 @@ from headrace.trainer.model.load import load_model
 from tests.experiments.page import write
 from tests.experiments.swarm_arms_page import HELD_OUT_TASKS, Run, page, what_pays
 from tests.simulator.learn import Curve, Evaluation, LearnSettings, Step, learn, trainer_settings
-from tests.simulator.sampling import Attempt, play
+from tests.simulator.sampling import Attempt, SamplingSettings, play
 from tests.simulator.swarm import (
     FIRST_TRAINING_TASK,
     SwarmEpisode,
@@ -115,25 +116,26 @@ def _toggle(model: torch.nn.Module, settings: LearnSettings, first: int, tasks: 
     """Returns Toggle with length budgets from the base model. A task is attempted once, so the estimate is by class:
     tasks of one source with equally many lookups share a budget."""
 
-    def key(number: int) -> str:
-        task = make_task(task_id(Split.TRAIN, number))
+    def key(task: Task) -> str:
         return f"{task.source} {len(task.evidence)}"
 
-    spec = ARMS["none"]
-    numbers = [number for number in range(512) for _ in range(2)]  # tasks of the demonstrations, never trained on
-    episodes = [
-        SwarmEpisode(make_task(task_id(Split.TRAIN, number)), spec=spec, member=f"budget/{place}")
-        for place, number in enumerate(numbers)
-    ]
-    played = play(model, episodes, settings.sampling, seed=settings.trainer.seed)  # type: ignore[arg-type]
-    lengths = [
-        (key(number), attempt.episode.outcome, attempt.episode.sampled)
-        for number, attempt in zip(numbers, played, strict=True)
-    ]
-    by_class = length_budgets(lengths, percentile=TOGGLE_PERCENTILE, solved=0.5)
-    classes = {f"g-{number}": by_class.get(key(first + number)) for number in range(tasks)}
+    by_class = base_budgets(model, settings.sampling, settings.trainer.seed, key)
+    trained = (make_task(task_id(Split.TRAIN, first + number)) for number in range(tasks))
+    classes = {f"g-{number}": by_class.get(key(task)) for number, task in enumerate(trained)}
     budgets = {name: budget for name, budget in classes.items() if budget is not None}
     return Toggle(period=TOGGLE_PERIOD, accuracy=TOGGLE_ACCURACY, budgets=budgets)
+
+
+def base_budgets(
+    model: torch.nn.Module, sampling: SamplingSettings, seed: int, key: Callable[[Task], str]
+) -> dict[str, int]:
+    """Returns class of tasks → its length budget in sampled tokens: the median of the base model's good attempts at
+    tasks of the demonstrations, which are never trained on. ``key`` is the class of a task."""
+    tasks = [make_task(task_id(Split.TRAIN, number)) for number in range(512) for _ in range(2)]
+    episodes = [SwarmEpisode(task, spec=ARMS["none"], member=f"budget/{place}") for place, task in enumerate(tasks)]
+    played = play(model, episodes, sampling, seed=seed)  # type: ignore[arg-type]
+    lengths = [(key(each.episode.task), each.episode.outcome, each.episode.sampled) for each in played]
+    return length_budgets(lengths, percentile=TOGGLE_PERCENTILE, solved=TOGGLE_ACCURACY)
 
 
 def _plain(arm: str, seed: int, curve: Curve) -> Run:
@@ -164,8 +166,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--arms", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--budgets", action="store_true", help="print Toggle's budgets by task source, learn nothing")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    if given.budgets:
+        for seed in range(given.seeds):
+            found = base_budgets(load_model(BASE), sampling_settings(), seed, lambda task: task.source.value)
+            print(f"seed {seed}: {found}")
+        return
     paragraphs, figure = what_pays(), None
     if given.results is not None:
         seeds = range(given.seeds)

@@ -23,6 +23,7 @@ from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.selection import select
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
+from headrace.streams.grouping.group_policy import parse_policies
 from headrace.streams.rewards.registry import ANY_AGENT, DEFAULTS, parse_rewards
 from headrace.trainer.config import TrainerConfig
 
@@ -145,8 +146,19 @@ def orchestrated(number: int, outcome: float, total: float | None) -> Reward:
         total=total,
         maximum=1.5,
         components={name: Component(value=value, weight=0.3) for name, value in values.items()},
+        sampled_tokens=20,
         ended_ms=0,
     )
+
+
+def test_the_swarms_toggle_arm_is_a_group_policy_of_its_reward() -> None:
+    options = merged(SWARM.options, SWARM.arms["toggle"].options)["workers"]
+    policies, rewards = options["group_policies"], options["rewards"]
+    assert isinstance(policies, dict)
+    assert isinstance(rewards, dict)
+    toggle = parse_policies(policies).of(rewards["swarm"]).toggle
+    assert toggle is not None
+    assert {source: toggle.budget("", source) is not None for source in Source} == dict.fromkeys(Source, True)
 
 
 def test_the_swarms_figures_are_by_source_and_its_measure_is_the_outcome_alone() -> None:
@@ -155,8 +167,8 @@ def test_the_swarms_figures_are_by_source_and_its_measure_is_the_outcome_alone()
     rewards = [orchestrated(wide, 0.5, 1.1), orchestrated(deep[0], 1.0, 1.3), orchestrated(deep[1], 0.0, None)]
     assert SWARM.figures is not None
     assert SWARM.figures(rewards) == {
-        "wide reward": 1.1, "wide parallel": 0.5, "wide outcome": 0.5,
-        "deep reward": 1.3, "deep parallel": 0.5, "deep outcome": 0.5,
+        "wide reward": 1.1, "wide parallel": 0.5, "wide outcome": 0.5, "wide tokens": 20.0,
+        "deep reward": 1.3, "deep parallel": 0.5, "deep outcome": 0.5, "deep tokens": 20.0,
     }  # fmt: skip
     assert SWARM.measure is not None
     assert [SWARM.measure.of(each) for each in rewards] == [0.5, 1.0, 0.0]

@@ -82,6 +82,12 @@ def test_in_a_budget_phase_a_reward_over_its_budget_is_zero() -> None:
     assert advantages(decided(TOGGLE, 1.0, 0.0, 0.0, version=3)) == pytest.approx([2 / 3, -1 / 3, -1 / 3])
 
 
+def test_a_budget_for_a_task_source_holds_for_its_tasks() -> None:
+    policy = GroupPolicy(toggle=Toggle(period=5, accuracy=0.5, source_budgets={"wide": 1}))
+    assert reasons(decided(policy, 1.0, 1.0, 0.0, version=3, task={"source": "wide"})) == [Reason.ALL_FAIL] * 3
+    assert reasons(decided(policy, 1.0, 1.0, 0.0, version=3, task={"source": "deep"})) == []
+
+
 RUNNING = GroupPolicy(by=GroupBy.COHORT, baseline=Baseline.RUNNING, warmup=2)
 
 

@@ -32,6 +32,15 @@ def test_a_task_without_a_budget_is_never_limited() -> None:
     assert counted([1.0, 1.0, 1.0, 1.0], task_id="never solved") == [1.0, 1.0, 1.0, 1.0]
 
 
+def test_a_task_without_a_budget_of_its_own_has_that_of_its_source() -> None:
+    toggle = Toggle(period=10, accuracy=0.5, budgets={"known": 100}, source_budgets={"wide": 50})
+    assert (toggle.budget("known", "wide"), toggle.budget("new", "wide"), toggle.budget("new")) == (100, 50, None)
+    found = toggled([1.0, 1.0], [50, 51], task_id="new", source="wide", version=LIMITING, toggle=toggle)
+    assert found == [1.0, 0.0]
+    with pytest.raises(ValueError, match="source_budgets are negative for deep"):
+        Toggle(source_budgets={"wide": 1, "deep": -1})
+
+
 def test_phases_take_turns() -> None:
     assert [TOGGLE.limits(version) for version in (0, 9, 10, 19, 20, 29, 30)] == [
         True,
