@@ -232,8 +232,8 @@ class NodeStore:
         context: tuple[Message, ...],
         has_instructions: bool,
         answer: Answer,
-        consent: bool = True,
-        purpose: Purpose = Purpose.TRAIN,
+        consent: bool,
+        purpose: Purpose,
     ) -> Node:
         """Store an answer to the request of ``match``.
 
@@ -273,8 +273,8 @@ class NodeStore:
         context: tuple[Message, ...] | None,
         has_instructions: bool,
         answer: Answer,
-        consent: bool = True,
-        purpose: Purpose = Purpose.TRAIN,
+        consent: bool,
+        purpose: Purpose,
     ) -> Node:
         """Store a node whose keys are known. Gateways that share a log may have given one key to several nodes."""
         running = hashlib.sha256() if base is None else base.hash.copy()
