@@ -79,7 +79,8 @@ class Chart:
     squares: float = 0.0
     """Sum of the squared deviations of the baseline from its mean."""
     spread: float = 0.0
-    """Mean over the baseline of the standard deviations of single trajectories."""
+    """Mean over the baseline of the standard deviations of single trajectories, without windows in which all are alike;
+    if there is no other, that of the first one since."""
     mean: float = 0.0
     """m."""
     up: float = 0.0
@@ -120,6 +121,32 @@ def sd_of(chart: Chart, rule: ChartRule) -> float:
     return least if learnt_from < 2 else max(least, sqrt(chart.squares / (learnt_from - 1)))
 
 
+def slack_of(chart: Chart, rule: ChartRule) -> float:
+    """Returns k of a chart whose baseline is complete."""
+    sd = sd_of(chart, rule)
+    error = 0.0 if rule.target is not None else 3 * sd / sqrt(rule.baseline)
+    return max(0.75 * sd, 0.5 * rule.matters_from(chart.spread)) + error
+
+
+def seen_from(chart: Chart, rule: ChartRule) -> float:
+    """Returns a lasting change that a chart whose baseline is complete sees. One that is hardly above k is not:
+    m has followed it before there is a quarter of the evidence for an alarm."""
+    return slack_of(chart, rule) + THRESHOLD * sd_of(chart, rule) / 16
+
+
+def is_off(chart: Chart, rule: ChartRule) -> bool:
+    """Whether the newest value is farther from m than half of k: chance hardly takes it there."""
+    return learnt(chart, rule) and chart.last is not None and 2 * abs(chart.last - chart.mean) > slack_of(chart, rule)
+
+
+def _with_spread(before: float, spread: float, count: int) -> float:
+    """Returns the mean spread of ``count`` windows. One in which all are alike says nothing about how far others are
+    apart: of what seldom happens, such as a penalty, the mean would be too small."""
+    if not before or not spread:
+        return before or spread
+    return before + (spread - before) / count
+
+
 def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, at: int = 0) -> tuple[Chart, Judged]:
     """Returns the chart after the next value, and what it says about it.
 
@@ -133,14 +160,14 @@ def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, a
         delta = value - chart.pinned
         pinned = chart.pinned + delta / count
         squares = chart.squares + delta * (value - pinned)
-        wide = chart.spread + (spread - chart.spread) / count
+        wide = _with_spread(chart.spread, spread, count)
         after = Chart(count, pinned, squares, wide, pinned, last=value, since=at + 1)
         return after, Judged(0.0)
     if rule.target is not None and not chart.count:
         chart = replace(chart, pinned=rule.target, mean=rule.target, spread=1.0)
-    sd = sd_of(chart, rule)
-    error = 0.0 if rule.target is not None else 3 * sd / sqrt(rule.baseline)
-    slack = max(0.75 * sd, 0.5 * rule.matters_from(chart.spread)) + error
+    if not chart.spread:
+        chart = replace(chart, spread=spread)
+    sd, slack = sd_of(chart, rule), slack_of(chart, rule)
     limit = THRESHOLD * sd
     most = rule.most_a_window * limit
     up = min(CAP * limit, max(0.0, chart.up + min(most, value - chart.mean - slack)))

@@ -1,10 +1,22 @@
 """The control chart: what it learns, when it alarms, and what does not make it alarm."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from headrace.streams.watch.chart import Chart, ChartRule, Direction, judge, learnt, sd_of, spared
+from headrace.streams.watch.chart import (
+    Chart,
+    ChartRule,
+    Direction,
+    is_off,
+    judge,
+    learnt,
+    sd_of,
+    seen_from,
+    slack_of,
+    spared,
+)
 
 RISE = ChartRule(Direction.UP, 0.5)
 
@@ -50,6 +62,43 @@ def test_a_known_mean_is_compared_with_from_the_first_value_on() -> None:
     chart, second = judge(chart, rule, 5.25)
     assert (second.pinned, second.expected, second.change) == (5.0, 5.0, -15.0)
     assert chart.count == 2
+
+
+@pytest.mark.parametrize("spread", [0.1, 2.0, 20.0])
+def test_a_lasting_change_from_which_it_is_seen_alarms_and_one_that_is_hardly_above_the_slack_never_does(
+    spread: float,
+) -> None:
+    """Without noise, at a baseline with a deviation of 1."""
+    rule = ChartRule(Direction.UP, 0.5, in_spreads=True)
+    chart, random = Chart(), Random(1)
+    for _ in range(rule.baseline):
+        chart, _ = judge(chart, rule, random.gauss(10, 1), spread=spread)
+    seen, slack = seen_from(chart, rule), slack_of(chart, rule)
+    assert max(strengths([chart.mean + seen] * 300, rule, chart)) >= 1
+    assert max(strengths([chart.mean + slack + (seen - slack) / 4] * 300, rule, chart)) < 1
+
+
+def test_a_value_is_off_from_half_of_the_slack_on_either_side() -> None:
+    chart = baseline()
+    half = slack_of(chart, RISE) / 2
+    assert [is_off(replace(chart, last=chart.mean + by * half), RISE) for by in (-1.01, -0.99, 0, 0.99, 1.01)] == [
+        *(True, False, False, False, True)
+    ]
+    assert not is_off(Chart(count=24, last=1e9), RISE)
+    assert not is_off(replace(chart, last=None), RISE)
+
+
+def test_windows_in_which_all_are_alike_do_not_tell_how_far_others_are_apart() -> None:
+    rule = ChartRule(Direction.UP, 0.5, in_spreads=True)
+    chart = Chart()
+    for spread in [0.0] * 10 + [2.0] + [0.0] * 14:
+        chart, _ = judge(chart, rule, 1.0, spread=spread)
+    assert chart.spread == 2.0
+    chart = Chart()
+    for spread in [0.0] * 25 + [3.0, 5.0]:
+        chart, _ = judge(chart, rule, 1.0, spread=spread)
+    assert chart.spread == 3.0
+    assert max(strengths([1.0 + 0.5 * 3.0] * 10, rule, chart)) >= 1
 
 
 def test_a_rule_learns_from_two_values_at_least() -> None:
