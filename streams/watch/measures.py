@@ -242,7 +242,7 @@ class Beside(NamedTuple):
     rest: float
     """Its mean."""
     error: float
-    """Standard error of the mean."""
+    """Standard error of the mean; attempts at one prompt, which are alike, count together."""
     share: float
     """What one of the component adds to the mean reward: its weight, less for attempts that do not have it."""
 
@@ -251,12 +251,25 @@ def beside(view: View, component: str) -> Beside | None:
     """Returns what the reward pays besides ``component``. ``None`` for fewer than 16 attempts, or without a weight."""
     value, weight = VALUE + component, WEIGHT + component
     weights = view.column(weight)
-    rows = [row.values for row in view.acted if "total" in row.values]
+    rows = [row for row in view.acted if "total" in row.values]
     if len(rows) < FEW or not weights:
         return None
-    rest = [values["total"] - values.get(value, 0.0) * values.get(weight, 0.0) for values in rows]
-    having = sum(value in values for values in rows) / len(rows)
-    return Beside(mean(rest), deviation(rest) / sqrt(len(rest)), mean(weights) * having)
+    rest = [row.values["total"] - row.values.get(value, 0.0) * row.values.get(weight, 0.0) for row in rows]
+    having = sum(value in row.values for row in rows) / len(rows)
+    return Beside(mean(rest), _error(rest, [row.group or row.id for row in rows]), mean(weights) * having)
+
+
+def _error(values: Sequence[float], groups: Sequence[str]) -> float:
+    """Returns the standard error of the mean of ``values``, which are alike within ``groups``: a window has few of
+    them. At least that of values without groups."""
+    centre, found = mean(values), dict[str, list[float]]()
+    for value, group in zip(values, groups, strict=True):
+        found.setdefault(group, []).append(value - centre)
+    alone = deviation(values) / sqrt(len(values))
+    if len(found) < 2:
+        return alone
+    together = fsum(fsum(each) ** 2 for each in found.values()) * len(found) / (len(found) - 1)
+    return max(alone, sqrt(together) / len(values))
 
 
 def answered(view: View) -> Measured | None:

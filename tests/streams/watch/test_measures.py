@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import exp, log, log1p
+from math import exp, log, log1p, sqrt
 
 import pytest
 
@@ -18,6 +18,7 @@ from headrace.streams.watch.measures import (
     average,
     average_log,
     average_log_at_equal_difficulty,
+    beside,
     called_more,
     correlated,
     group_variance,
@@ -43,6 +44,7 @@ from headrace.streams.watch.measures import (
 from headrace.streams.watch.offsets import Offset
 from headrace.streams.watch.shares import Shares
 from headrace.streams.watch.window import Measure, Measured, Row, View
+from tests.streams.watch.builders import rows
 
 BASELINE = [float(number) for number in range(20)]
 
@@ -167,6 +169,26 @@ def test_a_component_is_compared_with_the_rest_once_eight_of_its_values_differ(o
     values = [1.0] * (FEW - others) + [0.0] * others
     columns = ({"value:c": value, "weight:c": 2.0, "total": 2.0 * value + n % 3} for n, value in enumerate(values))
     assert (against_the_rest("c")(View(rows_of(*columns))) is not None) is has_value
+
+
+def test_the_error_of_the_rest_counts_attempts_at_one_prompt_together() -> None:
+    values = [1.0] * 8 + [0.0] * 8
+
+    def error(groups: list[str]) -> float:
+        made = [
+            replace(row, group=group)
+            for row, group in zip(rows(16, total=values, **{"value:c": 0.0, "weight:c": 1.0}), groups, strict=True)
+        ]
+        found = beside(View(made), "c")
+        assert found is not None
+        return found.error
+
+    alone = deviation(values) / 4
+    assert error([""] * 16) == pytest.approx(alone)
+    assert error([str(k // 8) for k in range(16)]) == pytest.approx(0.5)
+    assert error([str(k // 4) for k in range(16)]) == pytest.approx(sqrt(4 * (4 * 0.5) ** 2 * 4 / 3) / 16)
+    assert error([str(k % 2) for k in range(16)]) == pytest.approx(alone)  # groups that are like one another
+    assert error(["one"] * 16) == pytest.approx(alone)
 
 
 def test_a_component_against_the_rest_is_a_correlation() -> None:
