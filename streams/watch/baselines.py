@@ -2,9 +2,9 @@
 
     run-a  learns: talks 0.05 ± 0.02         run-b, pinned to run-a:  talks 0.31 → effect 13 in its first window
 
-Taken are charts, which keep the mean and the spread of the first windows, the offsets of difficulties that lengths are
-compared without, and the sample of totals. What follows a run instead of staying (usual shares of labels, ADWIN's
-windows), and what counts within a run (tripwires, first weights) begins anew.
+Taken are charts, which keep the mean and the spread of the first windows, what was paid besides each component in them,
+the offsets of difficulties that lengths are compared without, and the sample of totals. What follows a run instead of
+staying (usual shares of labels, ADWIN's windows), and what counts within a run (tripwires, first weights) begins anew.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from dataclasses import replace
 from headrace.streams.watch.chart import learnt
 from headrace.streams.watch.key_state import KeyState
 from headrace.streams.watch.measures import SHARED
-from headrace.streams.watch.monitors import rule_of
+from headrace.streams.watch.monitors import COMPONENT, rule_of
 from headrace.streams.watch.window import Key
 
 BASELINE_WINDOWS = 25
@@ -41,13 +41,15 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
         for name, chart in other.charts.items()
         if name not in SHARED and (rule := rule_of(name)) is not None and learnt(chart, rule)
     }
+    rests = {name: rest for name, rest in other.pinned_rests.items() if COMPONENT + name in charts}
     return KeyState(
         key,
         time_ms,
         charts=charts,
         # What is compared by ADWIN, or not learnt yet, begins anew, and so do its offsets.
         offsets={name: each for name, each in other.offsets.items() if name in charts},
-        rests=other.rests,
+        rests=rests,
+        pinned_rests=rests,
         samples=other.samples if has_samples(other) else {},
         sampled_from=None if has_samples(other) else 0,
         baseline_of=other.key.run,

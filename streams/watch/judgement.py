@@ -3,7 +3,7 @@
 state of a key + rows of a window  →  state, readings, alerts
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, isfinite
@@ -16,7 +16,7 @@ from headrace.streams.rewards.schedule import Schedule
 from headrace.streams.watch import tripwire
 from headrace.streams.watch.adwin import cut, level, with_value
 from headrace.streams.watch.baselines import BASELINE_WINDOWS, has_samples
-from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, judge, spared
+from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, is_off, judge, learnt, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
 from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
@@ -27,6 +27,7 @@ from headrace.streams.watch.monitors import (
     ANNEAL_RULE,
     AT_EQUAL_DIFFICULTY,
     COMPONENT,
+    COMPONENT_RULE,
     JUDGES_SAMPLE,
     MONITORS,
     REWARD,
@@ -134,19 +135,32 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
 
 def anew(state: KeyState, monitor: str) -> KeyState:
     """Returns ``state`` without what ``monitor`` has learnt, and without its open episode: what is usual is learnt anew
-    from the next window on. Evidence of tripwires begins anew, and a weight is compared with its schedule as before."""
+    from the next window on. Evidence of tripwires begins anew, and a weight is compared with its schedule as before.
+    With ``reward``, so are components that have fallen with it, of which no alert of their own tells."""
+    forgotten = {monitor}
+    if monitor == REWARD:
+        forgotten |= {
+            name
+            for name, chart in state.charts.items()
+            if name.startswith(COMPONENT) and name not in state.episodes and is_off(chart, COMPONENT_RULE)
+        }
     if monitor == TRIPWIRE:
         state = replace(state, tripwire=0.0)
     if monitor == JUDGES_SAMPLE:
         state = replace(state, samples={}, sampled_from=state.window)
     return replace(
         state,
-        charts={name: chart for name, chart in state.charts.items() if name != monitor},
+        charts={name: chart for name, chart in state.charts.items() if name not in forgotten},
         adaptive={name: values for name, values in state.adaptive.items() if name != monitor},
         shares={name: usual for name, usual in state.shares.items() if name != monitor},
-        rests={name: rest for name, rest in state.rests.items() if COMPONENT + name != monitor},
+        rests=_without(state.rests, forgotten),
+        pinned_rests=_without(state.pinned_rests, forgotten),
         episodes={name: opened for name, opened in state.episodes.items() if name != monitor},
     )
+
+
+def _without(rests: Mapping[str, float], forgotten: Container[str]) -> dict[str, float]:
+    return {name: rest for name, rest in rests.items() if COMPONENT + name not in forgotten}
 
 
 class _Turn:
@@ -158,7 +172,7 @@ class _Turn:
         self._charts = {name: chart for name, chart in state.charts.items() if name not in anew}
         adaptive = {name: values for name, values in state.adaptive.items() if name not in anew}
         self.state = replace(state, charts=self._charts, adaptive=adaptive)
-        self._rests = dict(state.rests)
+        self._rests, self._pinned_rests = dict(state.rests), dict(state.pinned_rests)
         self._view = View(rows, self._charts, state.shares, state.samples, state.offsets, self._rests)
 
     def verdicts(self, rules: WatchRules) -> dict[str, _Verdict]:
@@ -181,6 +195,7 @@ class _Turn:
             shares=shares,
             offsets=offsets,
             rests=self._rests,
+            pinned_rests=self._pinned_rests,
             samples=self._samples(lane),
         )
         return found
@@ -210,8 +225,8 @@ class _Turn:
                 usual, _ = judge(before, monitor.rule, before.mean, spread=measured.spread, at=self.state.window)
                 after = replace(after, up=min(after.up, usual.up), down=min(after.down, usual.down))
             judged = replace(judged, strength=min(judged.strength, _strength(after, judged)))
-        if monitor.name == COMPONENT + monitor.component:
-            self._follow_rest(monitor.component, is_usual=is_usual)
+        if monitor.name == COMPONENT + monitor.component and is_usual:
+            self._follow_rest(monitor.component, 0 if learnt(before, monitor.rule) else after.count)
         if not counts:
             after, judged = replace(after, up=0.0, down=0.0), replace(judged, strength=0.0)
         self._charts[monitor.name] = after
@@ -220,13 +235,19 @@ class _Turn:
         label = measured.label if monitor.name in SHARED else ""
         return _Verdict(reading, Evidence(after.since, lambda: self._examples(monitor, shown), label))
 
-    def _follow_rest(self, component: str, *, is_usual: bool) -> None:
-        """Move the mean of what is paid besides ``component``; it stays where a change of that is suspected."""
-        now = beside(self._view, component)
+    def _follow_rest(self, component: str, learning: int) -> None:
+        """Move the mean of what is paid besides ``component``, of which no change is suspected; ``learning``: number of
+        the window in its baseline, otherwise 0. A mean that one huge reward has made uncertain is left out: it would
+        explain falls for hundreds of windows."""
+        now, reward = beside(self._view, component), self._charts.get(REWARD)
         if now is None:
             return
         before = self._rests.get(component, now.rest)
-        self._rests[component] = before + (_FOLLOWS_REST * (now.rest - before) if is_usual else 0.0)
+        if reward is None or not 0 < reward.spread < now.error:
+            self._rests[component] = before + _FOLLOWS_REST * (now.rest - before)
+        if learning:
+            pinned = self._pinned_rests.get(component, now.rest)
+            self._pinned_rests[component] = pinned + (now.rest - pinned) / learning
 
     def _adaptive(self, monitor: Monitor) -> _Verdict | None:
         measured = monitor.measure(self._view)

@@ -69,6 +69,8 @@ class KeyState:
     """Offsets of difficulties, by the name of the value."""
     rests: dict[str, float] = field(default_factory=dict)
     """What the reward pays besides a component, by component: a moving mean, of windows without evidence about it."""
+    pinned_rests: dict[str, float] = field(default_factory=dict)
+    """The same, as a mean of the windows of the component's baseline, for a run that is compared with this one."""
     samples: dict[str, list[float]] = field(default_factory=dict)
     """Values of single trajectories in the baseline, by name."""
     sampled_from: int | None = None

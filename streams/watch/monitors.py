@@ -13,7 +13,7 @@ from math import expm1, inf
 
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import measures as m
-from headrace.streams.watch.chart import ChartRule, Direction
+from headrace.streams.watch.chart import ChartRule, Direction, learnt, seen_from
 from headrace.streams.watch.window import VALUE, Guilt, Measure, View
 
 UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH
@@ -75,7 +75,8 @@ def _reward_rises(view: View) -> bool:
 def _reward_tells(component: str) -> Callable[[View], bool]:
     """Whether the monitor of the reward tells of a fall of ``component``: the reward has lost what the component takes
     from it, and enough to be seen, since the component was as usual. It has not if what is paid besides the component
-    has risen by a quarter of that and a standard error.
+    has risen by a quarter of that and a standard error. And the monitor tells nothing while it learns what is usual, or
+    while its chart sees no fall, as where the rest had risen long before, and the chart's mean has not followed yet.
     """
 
     def tells(view: View) -> bool:
@@ -84,16 +85,16 @@ def _reward_tells(component: str) -> Callable[[View], bool]:
         reward = view.charts.get(REWARD)
         if measured is None or usual is None or now is None or before is None or reward is None:
             return False
+        if not learnt(reward, _SD_DOWN) or not reward.down:
+            return False
         taken, risen = now.share * (usual.mean - measured.value), now.rest - before
-        return risen < _REPLACED * taken + now.error and taken - risen >= _SEEN * reward.spread
+        return risen < _REPLACED * taken + now.error and taken - risen >= seen_from(reward, _SD_DOWN)
 
     return tells
 
 
 _REPLACED = 0.25
 """Share of what a component takes from the reward that is paid elsewhere, from which on its fall counts."""
-_SEEN = 0.25
-"""Fall of the reward, in standard deviations of single trajectories, from which on its chart gathers evidence."""
 
 WRONG_ANSWERS = "wrong_answers"
 """Name of the reading that ``answered`` is compared with."""
@@ -298,7 +299,9 @@ ANNEAL_RULE = ChartRule(UP, 0.05, target=0.0, follows=0.0)
 ANNEAL_ABOUT = "The weight of a shaping term is above its schedule: λ is not annealed."
 COMPONENT = "component:"
 """Prefix of monitors of a reward's components."""
-COMPONENT_RULE = ChartRule(DOWN, 0.15, in_spreads=True)
+COMPONENT_RULE = ChartRule(DOWN, 0.15, in_spreads=True, most_a_window=0.45)
+"""In three windows, because chance in the rest of the reward looks as if it had replaced what falls, in one window of
+twenty or more."""
 PENALTY_RULE = replace(COMPONENT_RULE, direction=UP)
 COMPONENT_ABOUT = (
     "A component of the reward falls, or a penalty rises, while the total does not fall as much: the others may be "

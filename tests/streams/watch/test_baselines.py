@@ -24,7 +24,7 @@ from headrace.streams.watch.settings import WatchSettings
 from headrace.streams.watch.watch import Watch, WatchChanges, watch
 from headrace.streams.watch.window import LEAST
 from headrace.streams.workers_config import WorkersConfig
-from tests.streams.watch.builders import REWARDS, observed
+from tests.streams.watch.builders import REWARDS, observed, some
 
 PINNED = WatchRules({}, baselines={"b": "a"})
 
@@ -242,6 +242,23 @@ def test_a_component_that_the_other_run_has_not_learnt_is_learnt_anew() -> None:
     readings = readings_of("b", Lane.REWARD, known)
     assert readings[0].readings["reward"].pinned == 1.0
     assert [each.readings["component:late"].pinned for each in readings] == [*[None] * BASELINE_WINDOWS, 0.25]
+
+
+def earned(run: str, count: int, first: int, found: int, styled: int) -> list[Observation]:
+    """Windows of rewards of ``run``: so many of 32 attempts are paid 1 for what they found, and for their style."""
+    one, other = some(found, LEAST), some(styled, LEAST)
+    total = [sum(each) for each in zip(one, other, strict=True)]
+    parts = {"value:found": one, "weight:found": 1.0, "value:style": other, "weight:style": 1.0}
+    return list(windows(run, count, of=Lane.REWARD, first=first, total=total, **parts))
+
+
+def test_what_replaces_a_component_is_compared_with_what_the_other_run_was_paid_in_its_first_windows() -> None:
+    """It has learnt since, and was paid more than the second run is."""
+    first = [*earned("a", 30, 0, 20, 4), *(each for n in range(60) for each in earned("a", 1, 30 + n, 20, 4 + n // 3))]
+    second = earned("b", 5, 0, 8, 16)
+    alarmed = {each.kind for each in of_run("b", watch([*first, *second], PINNED)[1])}
+    assert "monitor_component:found" in alarmed
+    assert "monitor_reward" not in alarmed
 
 
 def test_a_baseline_may_be_handed_on_from_run_to_run() -> None:

@@ -696,7 +696,7 @@ def test_an_earlier_fall_of_the_reward_does_not_explain_a_component_that_is_repl
     lost = [*(earning(n, 48) for n in range(30)), *(earning(n, 0) for n in range(30, 45))]
     replaced = [earning(n, 0, asked=0, styled=32) for n in range(45, 60)]
     assert opened([*lost, *replaced], "reward") == [31]
-    assert opened([*lost, *replaced], "component:asked") == [45]
+    assert opened([*lost, *replaced], "component:asked") == [47]
 
 
 def test_nor_does_it_after_the_level_of_the_component_alone_was_accepted() -> None:
@@ -704,12 +704,12 @@ def test_nor_does_it_after_the_level_of_the_component_alone_was_accepted() -> No
     lost = [*styled, *(earning(n, 0, 32, styled=24) for n in range(36, 75))]
     alerts = accepted([*lost, *(earning(n, 0, 0, styled=56) for n in range(75, 90))], "component:asked", 40)
     first = next(each for each in alerts if each.episode and each.episode.monitor == "component:asked")
-    assert first.details["window"] == 75
+    assert first.details["window"] == 77
 
 
 def test_what_is_said_of_a_component_that_nothing_replaces_does_not_change_later() -> None:
-    """Beside a part of the reward that varies more. A fall of the total by less than a quarter of its deviation is not
-    seen by the reward's own chart."""
+    """Beside a part of the reward that varies more. A fall of the total by less than 0.39 of its deviation is not seen
+    by the reward's own chart."""
 
     def window(n: int, solved: int) -> list[Row]:
         found, other = some(solved, N), [1.8 * (k % 8) / 7 for k in range(N)]
@@ -722,7 +722,7 @@ def test_what_is_said_of_a_component_that_nothing_replaces_does_not_change_later
         )
         for solved in range(34, 50, 2)
     }
-    assert [solved for solved, at in seen.items() if at] == [40, 42, 44, 46, 48]
+    assert [solved for solved, at in seen.items() if at] == [34, 36, 38, 40, 42, 44, 46, 48]
     assert all(30 <= first < 40 for at in seen.values() for first in at), seen
 
 
@@ -741,6 +741,76 @@ def test_chance_in_the_rest_of_the_reward_does_not_add_up_to_an_alarm_about_a_co
     assert opened([*usual, *lost], "component:found") == []
     (alarm,) = opened([*usual, *(window(n, 0.4, 0.4) for n in range(30, 60))], "component:found")
     assert alarm < 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tasks_of_a_window_that_are_alike_do_not_add_up_either(seed: int) -> None:
+    """Eight attempts at each of eight prompts, of which some are paid better."""
+    random = Random(seed)
+
+    def window(n: int, loss: float) -> list[Row]:
+        bases = [random.gauss(1.0, 0.4) for _ in range(8)]
+        found = [random.gauss(1.0 - loss, 0.3) for _ in range(N)]
+        other = [random.gauss(bases[k // 8], 0.4) for k in range(N)]
+        columns = {"value:found": found, "weight:found": 1, "value:other": other, "weight:other": 1}
+        made = paid(n, [one + each for one, each in zip(found, other, strict=True)], **columns)
+        return [replace(row, group=f"g{n}-{k // 8}") for k, row in enumerate(made)]
+
+    windows = [*(window(n, 0.0) for n in range(30)), *(window(n, 0.6) for n in range(30, 130))]
+    assert opened(windows, "component:found") == []
+    assert opened(windows, "reward") != []
+
+
+@pytest.mark.parametrize("errors", [0, 1, 3])
+def test_a_penalty_that_is_seldom_paid_is_no_alarm_and_one_that_is_often_paid_is(errors: int) -> None:
+    """``errors``: attempts with one in the windows of the baseline, which have 1600."""
+    usual = [penalised(n, int(n % 10 == 5 and n // 10 < errors), 32) for n in range(30)]
+    seldom = [penalised(n, int(n % 9 == 0), 32) for n in range(30, 120)]
+    assert opened([*usual, *seldom], "component:errors") == []
+    assert opened([*usual, *seldom, *(penalised(n, 8, 32) for n in range(120, 130))], "component:errors") != []
+
+
+def test_a_component_that_falls_after_the_rest_has_risen_is_an_alarm_if_the_reward_is_not_low() -> None:
+    before = [earning(n, 48, styled=0) for n in range(30)]
+    risen = [earning(n, 48, styled=min(60, 3 * (n - 30))) for n in range(30, 60)]
+    fallen = [earning(n, 8, styled=60) for n in range(60, 80)]
+    assert opened([*before, *risen, *fallen], "reward") == []
+    assert opened([*before, *risen, *fallen], "component:found") == [62]
+
+
+def test_components_that_fell_with_an_accepted_reward_are_compared_with_what_they_were_then() -> None:
+    fell = [*(earning(n, 48, 48, 8) for n in range(30)), *(earning(n, 24, 24, 8) for n in range(30, 80))]
+    swapped = [earning(n, 4, 44, 8) for n in range(80, 90)]
+    alerts = accepted([*fell, *swapped], "reward", 40)
+    assert {each for each in monitors_of(alerts) if each.startswith("component")} == {"component:found"}
+
+
+def test_a_component_that_falls_while_an_accepted_reward_is_learnt_is_an_alarm() -> None:
+    """The reward's own monitor judges nothing for 25 windows."""
+    fell = [*(earning(n, 48, 48, 8) for n in range(30)), *(earning(n, 48, 16, 8) for n in range(30, 45))]
+    alerts = accepted([*fell, *(earning(n, 16, 16, 8) for n in range(45, 60))], "reward", 40)
+    assert {each for each in monitors_of(alerts) if each.startswith("component")} == {"component:found"}
+
+
+@pytest.mark.parametrize("huge", [1e4, 1e15])
+def test_one_huge_reward_explains_no_later_fall_of_a_component(huge: float) -> None:
+    windows = [earning(n, 48, styled=8) for n in range(40)]
+    one, *others = windows[35]
+    values = one.values | {"value:style": huge, "total": one.values["total"] - one.values["value:style"] + huge}
+    windows[35] = [replace(one, values=values), *others]
+    replaced = [earning(n, 24, styled=32) for n in range(40, 50)]
+    assert opened([*windows, *replaced], "component:found") == [42]
+
+
+def test_what_was_paid_beside_a_component_is_not_learnt_while_that_has_fallen() -> None:
+    """State of a release that did not remember it: a third of what the component takes is replaced."""
+    usual = after([earning(n, 48, styled=8) for n in range(30)], REWARDS)[-1].state
+    state, seen = replace(usual, rests={}), set[str]()
+    for n in range(30, 40):
+        concluded = conclude(state, earning(n, 0, styled=24), RULES)
+        state, seen = concluded.state, seen | monitors_of(concluded.alerts)
+    assert "component:found" in seen
+    assert "found" not in state.rests
 
 
 def test_an_alert_of_a_component_does_not_end_with_that_of_the_reward() -> None:
