@@ -13,7 +13,7 @@ from math import expm1, inf
 
 from headrace.schemas.records.watch import Lane
 from headrace.streams.watch import measures as m
-from headrace.streams.watch.chart import ChartRule, Direction, learnt, seen_from
+from headrace.streams.watch.chart import ChartRule, Direction, seen_from
 from headrace.streams.watch.window import VALUE, Guilt, Measure, View
 
 UP, DOWN, BOTH = Direction.UP, Direction.DOWN, Direction.BOTH
@@ -85,7 +85,7 @@ def _reward_tells(component: str) -> Callable[[View], bool]:
         reward = view.charts.get(REWARD)
         if measured is None or usual is None or now is None or before is None or reward is None:
             return False
-        if not learnt(reward, _SD_DOWN) or not reward.down:
+        if not reward.down:  # also while it learns
             return False
         taken, risen = now.share * (usual.mean - measured.value), now.rest - before
         return risen < _REPLACED * taken + now.error and taken - risen >= seen_from(reward, _SD_DOWN)
