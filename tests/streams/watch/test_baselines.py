@@ -255,10 +255,10 @@ def earned(run: str, count: int, first: int, found: int, styled: int) -> list[Ob
 def test_what_replaces_a_component_is_compared_with_what_the_other_run_was_paid_in_its_first_windows() -> None:
     """It has learnt since, and was paid more than the second run is."""
     first = [*earned("a", 30, 0, 20, 4), *(each for n in range(60) for each in earned("a", 1, 30 + n, 20, 4 + n // 3))]
-    second = earned("b", 5, 0, 8, 16)
-    alarmed = {each.kind for each in of_run("b", watch([*first, *second], PINNED)[1])}
-    assert "monitor_component:found" in alarmed
-    assert "monitor_reward" not in alarmed
+    for found, styled in ((8, 16), (2, 12)):  # as much as before; two fifths of it
+        alarmed = {each.kind for each in of_run("b", watch([*first, *earned("b", 20, 0, found, styled)], PINNED)[1])}
+        assert "monitor_component:found" in alarmed
+        assert ("monitor_reward" in alarmed) is (found == 2)
 
 
 def test_a_baseline_may_be_handed_on_from_run_to_run() -> None:
