@@ -103,6 +103,7 @@ AREAS = {
         ),
         (
             "tests/agents/gateway/test_access.py",
+            "tests/agents/gateway/test_beside_the_main.py",
             "tests/agents/gateway/test_canonical.py",
             "tests/agents/gateway/test_capture.py",
             "tests/agents/gateway/test_continuation.py",

@@ -122,6 +122,14 @@ def test_a_sub_agent_is_named_after_a_tool_of_any_name(gateway: Gateway) -> None
     gateway.assert_exact()
 
 
+@pytest.mark.parametrize(("length", "outcome"), [(99, Outcome.SIDE), (100, Outcome.SUBAGENT)])
+def test_only_a_long_prompt_may_stand_inside_a_message(gateway: Gateway, length: int, outcome: Outcome) -> None:
+    prompt = "Find all boots. ".ljust(length, "x")
+    main = agent(gateway)
+    main.keep(main.ask("", calls=[("task", {"prompt": prompt})]))
+    assert ChatClient(gateway, url="s1").say(f"Your task: {prompt} Begin.").ask("x").outcome is outcome
+
+
 def test_a_short_argument_is_no_quote(gateway: Gateway) -> None:
     main = agent(gateway)
     main.keep(main.ask("", calls=[("bash", {"command": "ls"})]))

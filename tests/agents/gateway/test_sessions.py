@@ -1,7 +1,8 @@
 """Which session ends when there are too many."""
 
+from headrace.agents.gateway.sealed import Reference
 from headrace.agents.gateway.session_identity import Source
-from headrace.agents.gateway.sessions import MAX_LOOKED_AT, InFlight, Session, SessionStore
+from headrace.agents.gateway.sessions import MAX_LOOKED_AT, MAX_OPEN_TOOLS, InFlight, OpenTool, Session, SessionStore
 from headrace.agents.gateway.terms import TenantPolicy, terms_of
 
 
@@ -69,6 +70,13 @@ def test_the_work_of_a_call_is_bounded_however_many_tenants_have_only_sessions_i
         assert store.put(each) is None
     assert store.put(session("t0", "new")) is None
     assert looked_at <= MAX_LOOKED_AT
+
+
+def test_of_too_many_open_tool_calls_the_oldest_are_forgotten():
+    one = session("t", "s")
+    for number in range(MAX_OPEN_TOOLS + 3):
+        one.note_tool(OpenTool(f"call-{number}", "bash", "trajectory", 0, Reference(b"answer")))
+    assert list(one.open_tools) == [f"call-{number}" for number in range(3, MAX_OPEN_TOOLS + 3)]
 
 
 def test_a_session_that_is_put_again_counts_once_and_a_removed_one_not_at_all():
