@@ -692,6 +692,11 @@ def opened(windows: list[list[Row]], monitor: str) -> list[int]:
     ]
 
 
+def test_what_was_learnt_for_long_and_is_lost_again_is_a_fall_from_there_and_not_from_the_baseline() -> None:
+    learnt = [*(earning(n, 16) for n in range(30)), *(earning(n, 48) for n in range(30, 230))]
+    assert monitors_of(episodes([*learnt, *(earning(n, 16) for n in range(230, 260))], REWARDS)) == {"reward"}
+
+
 def test_an_earlier_fall_of_the_reward_does_not_explain_a_component_that_is_replaced_later() -> None:
     lost = [*(earning(n, 48) for n in range(30)), *(earning(n, 0) for n in range(30, 45))]
     replaced = [earning(n, 0, asked=0, styled=32) for n in range(45, 60)]
