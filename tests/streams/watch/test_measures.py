@@ -171,6 +171,14 @@ def test_a_component_is_compared_with_the_rest_once_eight_of_its_values_differ(o
     assert (against_the_rest("c")(View(rows_of(*columns))) is not None) is has_value
 
 
+def test_what_is_paid_besides_a_component() -> None:
+    whole = {"total": 3.0, "value:c": 0.5, "weight:c": 2.0}
+    found = beside(View(rows_of(*[whole] * 8, *[{"total": 1.0}] * 8)), "c")
+    assert found == (1.5, pytest.approx(deviation([2.0] * 8 + [1.0] * 8) / 4), 1.0)
+    assert beside(View(rows_of(*[whole] * 15)), "c") is None
+    assert beside(View(rows_of(*[{"total": 1.0, "value:c": 0.5}] * 16)), "c") is None
+
+
 def test_the_error_of_the_rest_counts_attempts_at_one_prompt_together() -> None:
     values = [1.0] * 8 + [0.0] * 8
 
