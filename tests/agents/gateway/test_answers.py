@@ -14,7 +14,7 @@ from headrace.agents.gateway.answers import AnswerInProgress, framer_of, options
 from headrace.agents.gateway.canonical import Api
 from headrace.agents.gateway.generate_stream import Chunk
 from headrace.agents.gateway.nodes import Match, NodeStore
-from headrace.schemas.events import VersionSpan
+from headrace.schemas.events import Purpose, VersionSpan
 from tests.agents.gateway.http_clients import ALL
 
 META = AnswerMeta("resp_1", 1_790_000_000, "policy", 3, "sig_1")
@@ -92,7 +92,7 @@ def test_an_answer_is_delivered_again_as_it_was(api: Api, streams: bool) -> None
     nodes = [
         store.add(
             match, None, tenant="t", scope="s", trajectory_id="t", call_id="c", choice=choice, prompt_ids=PROMPT,
-            context=(), has_instructions=False, answer=answer,
+            context=(), has_instructions=False, answer=answer, consent=True, purpose=Purpose.TRAIN,
         )
         for choice, answer in enumerate(first.answers())
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.agents.gateway.canonical import Api, CanonicalRequest, Message, MessageRole, assistant, call_of
 from headrace.agents.gateway.nodes import Answer, Match, Node, NodeStore, references_of, root_key
 from headrace.agents.gateway.sealed import Reference, call_hash
+from headrace.schemas.events import Purpose
 from headrace.schemas.tokens import prefix_hash
 
 ROOT = b"r" * 32
@@ -51,6 +52,8 @@ class Tree:
             context=tuple(new),
             has_instructions=False,
             answer=Answer(answer, array("i", [self.calls, 8, 9]), array("f", [-1.0] * 3)),
+            consent=True,
+            purpose=Purpose.TRAIN,
         )
 
 
