@@ -6,8 +6,7 @@
 The phase is ⌊t/m⌋ mod 2 of the policy version t. A task's budget is a percentile of the lengths of its correct
 responses, estimated once at the start and then fixed; a task without a correct response has no budget. Where no task is
 repeated, budgets by task source take their place. Toggle needs the whole group, so a group policy applies it, and not a
-reward spec. λ, m and the percentile are not published; the values
-are headrace's choice.
+reward spec. λ, m and the percentile are not published; the values are headrace's choice.
 """
 
 import math

@@ -80,12 +80,12 @@ def _reward_tells(component: str) -> Callable[[View], bool]:
     """
 
     def tells(view: View) -> bool:
+        reward = view.charts.get(REWARD)
+        if reward is None or not reward.down:  # also while it learns
+            return False
         measured, usual = m.average_of_scale(VALUE + component)(view), view.charts.get(COMPONENT + component)
         now, before = m.beside(view, component), view.rests.get(component)
-        reward = view.charts.get(REWARD)
-        if measured is None or usual is None or now is None or before is None or reward is None:
-            return False
-        if not reward.down:  # also while it learns
+        if measured is None or usual is None or now is None or before is None:
             return False
         taken, risen = now.share * (usual.mean - measured.value), now.rest - before
         return risen < _REPLACED * taken + now.error and taken - risen >= seen_from(reward, _SD_DOWN)

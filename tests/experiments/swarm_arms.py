@@ -42,6 +42,8 @@ TASKS_PER_SEED = 1_000_000
 TOGGLE = "annealed, Toggle"
 NAMES = (*ARMS, TOGGLE)
 TOGGLE_PERIOD, TOGGLE_PERCENTILE, TOGGLE_ACCURACY = 5, 50.0, 0.5
+GOOD_OUTCOME = 0.5
+"""Outcome from which an attempt's length counts for a budget: the base model solves few tasks whole."""
 
 
 def measured(attempts: Sequence[Attempt[SwarmEpisode]]) -> dict[str, float]:
@@ -135,7 +137,7 @@ def base_budgets(
     episodes = [SwarmEpisode(task, spec=ARMS["none"], member=f"budget/{place}") for place, task in enumerate(tasks)]
     played = play(model, episodes, sampling, seed=seed)  # type: ignore[arg-type]
     lengths = [(key(each.episode.task), each.episode.outcome, each.episode.sampled) for each in played]
-    return length_budgets(lengths, percentile=TOGGLE_PERCENTILE, solved=TOGGLE_ACCURACY)
+    return length_budgets(lengths, percentile=TOGGLE_PERCENTILE, solved=GOOD_OUTCOME)
 
 
 def _plain(arm: str, seed: int, curve: Curve) -> Run:
