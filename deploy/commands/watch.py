@@ -57,47 +57,66 @@ def list_(everything: bool, run: str | None, full: bool, as_json: bool, kafka: s
         print_line(f"{len(shown)} alert{'' if len(shown) == 1 else 's'}", err=True)
 
 
-def _decided(alert: str, by: str, kafka: str | None, data: str | None) -> "tuple[str, EpisodeStatus]":
-    """Returns the broker's address, and the alert about which ``by`` has decided."""
+WITHIN_S = 15.0
+"""Seconds for which `accept` waits until the monitor has ended the alert."""
+
+
+def _decided(
+    alert: str, by: str, kafka: str | None, data: str | None, *, prefers_open: bool = False
+) -> "tuple[str, EpisodeStatus, list[EpisodeStatus]]":
+    """Returns the broker's address, the alert about which ``by`` has decided, and all alerts."""
     from headrace.deploy.errors import StackError
     from headrace.deploy.watching.alerts import read_episodes
     from headrace.deploy.watching.episodes import NoEpisode, named
 
-    if not by.strip() or len(by) > 200:
-        raise click.UsageError("--by needs a name of 1 to 200 characters.")
+    if not by.strip() or len(by) > 200 or not by.isprintable():
+        raise click.UsageError("--by needs a name of 1 to 200 printable characters.")
     bootstrap = _address(kafka, data)
+    known = read_episodes(bootstrap)
     try:
-        return bootstrap, named(read_episodes(bootstrap), alert)
+        return bootstrap, named(known, alert, prefers_open=prefers_open), known
     except NoEpisode as error:
         raise StackError(f"{error}.") from error
+
+
+def _name(status: "EpisodeStatus") -> str:
+    return f"{status.episode.monitor} ({status.episode.id[:8]})"
 
 
 @command.command("ack")
 @click.argument("alert", metavar="ALERT")
 @click.option("--by", required=True, metavar="NAME", help="Who has seen it.")
-@click.option("--resume", is_flag=True, help="Admit its task source again, if the alert has paused admission.")
+@click.option("--resume", is_flag=True, help="End this alert's pause of admission, if it has paused its task source.")
 @_BROKER[0]
 @_BROKER[1]
 def ack(alert: str, by: str, resume: bool, kafka: str | None, data: str | None) -> None:
     """Note that somebody has seen an alert: ALERT is its id, or its beginning. The monitor is not silenced.
 
-    An alert of a monitor in `workers.watch_pauses` pauses admission until it is resolved, or until --resume.
+    An alert of a monitor in `workers.watch_pauses` pauses admission until it is resolved, or until --resume. A task
+    source that several alerts pause stays paused until the last of them is: the others are then named.
     """
     from headrace.deploy.errors import StackError
     from headrace.deploy.watching.alerts import acknowledge
+    from headrace.deploy.watching.episodes import pausing_besides
     from headrace.schemas.records.alert import AdmissionOrder
 
-    bootstrap, status = _decided(alert, by, kafka, data)
+    bootstrap, status, known = _decided(alert, by, kafka, data)
     if resume and not status.pauses:
-        raise StackError(
-            f"{status.episode.monitor} ({status.episode.id[:8]}) does not pause admission: leave out --resume."
-        )
+        raise StackError(f"{_name(status)} does not pause admission: leave out --resume.")
     if by in status.acknowledged_by and not resume:
         print_line(f"{status.episode.monitor} was acknowledged by {by} before.")
         return
     acknowledge(bootstrap, status, by, AdmissionOrder.RESUME if resume else AdmissionOrder.NONE)
-    resumed = "; admission is resumed" if resume else ""
-    print_line(f"{status.episode.monitor} ({status.episode.id[:8]}) is acknowledged by {by}{resumed}.")
+    done = f"{_name(status)}{'' if status.is_open else ', which is resolved,'} is acknowledged by {by}"
+    if not resume:
+        print_line(f"{done}.")
+    elif others := pausing_besides(status, known):
+        print_line(
+            f"{done}, and no longer pauses admission. Its task source stays paused by "
+            f"{', '.join(map(_name, others))}: --resume ends each of these pauses, too."
+        )
+    else:
+        print_line(f"{done}; admission is resumed.")
 
 
 @command.command("accept")
@@ -106,23 +125,31 @@ def ack(alert: str, by: str, resume: bool, kafka: str | None, data: str | None) 
 @_BROKER[0]
 @_BROKER[1]
 def accept(alert: str, by: str, kafka: str | None, data: str | None) -> None:
-    """Take what an open alert shows as usual from now on: ALERT is its id, or its beginning.
+    """Take what an open alert shows as usual from now on: ALERT is its id, or its beginning. It cannot be taken back.
 
-    The monitor ends the alert, and a pause of admission with it, and learns anew what is usual: until it has seen 25
-    windows (30 for mixes and sequences of actions) it judges nothing. So first see from the examples that it is no
-    hack, and then accept a level that will stay, as of other tasks, or the last alert of a run that has ended.
+    The monitor ends the alert, and a pause of admission with it, and forgets what was usual: it judges nothing until
+    it has learnt that anew (most need 25 windows; streams/watch/README.md lists all). So first see from all examples
+    that it is no hack, and then accept a level that will stay, as of other tasks, or the last alert of a run that has
+    ended. One cause may have several alerts: each is accepted by itself.
     """
     from headrace.deploy.errors import StackError
     from headrace.deploy.watching.alerts import accept as write
+    from headrace.deploy.watching.alerts import has_ended
     from headrace.deploy.watching.episodes import NotAccepted, accepted_level
 
-    bootstrap, status = _decided(alert, by, kafka, data)
+    bootstrap, status, _ = _decided(alert, by, kafka, data, prefers_open=True)
     try:
         level = accepted_level(status, by)
     except NotAccepted as error:
         raise StackError(f"{error}.") from error
     write(bootstrap, level)
-    print_line(f"{level.monitor} ({level.episode[:8]}) is accepted by {by}: its alert ends, and it learns anew.")
+    if has_ended(bootstrap, level.episode, within_s=WITHIN_S):
+        print_line(f"{_name(status)} is accepted by {by}: its alert has ended, and it learns anew what is usual.")
+    else:
+        print_line(
+            f"{_name(status)} is accepted by {by}, but its alert has not ended within {WITHIN_S:g} s: it will when the "
+            "process workers, which runs the monitors, has read that. `headrace status` shows whether it runs."
+        )
 
 
 @command.command("monitors")

@@ -175,10 +175,10 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
         raise StackError(error.args[0]) from error
     except TimeoutError as error:
         raise StackError(
-            f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
-            f"{within_s:g} s: check the address, that the broker runs, and that HEADRACE_KAFKA_SECURITY_PROTOCOL "
-            f"({process_security().security_protocol}) is that of its listener; or unset the setting and the stack "
-            "starts a broker."
+            f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA, or --kafka) did not answer a metadata "
+            f"request within {within_s:g} s: check the address, that the broker runs, and that "
+            f"HEADRACE_KAFKA_SECURITY_PROTOCOL ({process_security().security_protocol}) is that of its listener. "
+            "Without an address, commands use the stack on --data, and `headrace up` starts a broker."
         ) from error
 
 

@@ -16,6 +16,8 @@ from headrace.streams.processors.watch import episode_message
 
 SOURCE = "/headrace/watch"
 """``ce_source`` of what this command writes."""
+CHECK_EVERY_S = 0.5
+"""Pause between two looks whether an alert has ended, in seconds."""
 
 
 def read_episodes(bootstrap: str) -> list[EpisodeStatus]:
@@ -44,10 +46,20 @@ def acknowledge(
 
 
 def accept(bootstrap: str, level: LevelAccepted) -> None:
-    """Write that a level is accepted."""
+    """Write that a level is accepted. The monitor ends its alert when it has read that: see :func:`has_ended`."""
     now = time.time_ns() // 1_000_000
     message = record_message(level, id=uuid7(now), key=level.run, source=SOURCE, time_ms=now, subject=level.run)
     _write(bootstrap, OBSERVATIONS, message)
+
+
+def has_ended(bootstrap: str, id: str, *, within_s: float) -> bool:
+    """Returns whether the episode ``id`` ends within ``within_s`` seconds, and waits for that."""
+    until = time.monotonic() + within_s
+    while not (ended := any(each.episode.id == id and not each.is_open for each in read_episodes(bootstrap))):
+        if time.monotonic() > until:
+            break
+        time.sleep(CHECK_EVERY_S)
+    return ended
 
 
 def _write(bootstrap: str, topic: Topic, message: Message) -> None:

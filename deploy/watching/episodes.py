@@ -15,6 +15,9 @@ from headrace.streams.watch.monitors import in_words
 MAX_EPISODES = 1000
 """Most episodes that are kept: the open ones, and the newest of the others."""
 
+MIN_PREFIX = 4
+"""Fewest characters of an id that name an episode: an empty variable of a shell must not name the only one."""
+
 _IN_THE_ROW = ("value", "limit", "subject")
 """Details of an alert of the process on call that its row or its message has."""
 
@@ -75,14 +78,38 @@ class NoEpisode(LookupError):
     """No episode, or several, have the name; the message says which there are."""
 
 
-def named(known: Iterable[EpisodeStatus], name: str) -> EpisodeStatus:
-    """Returns the episode whose id begins with ``name``. Raises :class:`NoEpisode`."""
-    fitting = [each for each in known if each.episode.id.startswith(name)]
+def named(known: Iterable[EpisodeStatus], name: str, *, prefers_open: bool = False) -> EpisodeStatus:
+    """Returns the episode whose id is ``name``, or begins with it if that has at least 4 characters.
+
+    ``prefers_open``: whether resolved ones are left out if an open one fits. Raises :class:`NoEpisode`.
+    """
+    fitting = [each for each in known if each.episode.id.startswith(name)] if len(name) >= MIN_PREFIX else []
+    fitting = [each for each in known if each.episode.id == name] or fitting
+    if prefers_open:
+        fitting = [each for each in fitting if each.is_open] or fitting
     if len(fitting) == 1:
         return fitting[0]
-    if not fitting:
-        raise NoEpisode(f"no alert {name!r}: `headrace watch list --all` shows them")
-    raise NoEpisode(f"{name!r} are several alerts: {', '.join(each.episode.id for each in fitting[:5])}")
+    if fitting:
+        found = ", ".join(f"{each.episode.id} ({each.episode.monitor}, {each.episode.state})" for each in fitting[:5])
+        raise NoEpisode(f"{name!r} are several alerts: {found}: name one with more characters of its id")
+    if len(name) < MIN_PREFIX:
+        raise NoEpisode(
+            f"{name!r} names no alert: give {MIN_PREFIX} characters of its id or more; `headrace watch list` shows it"
+        )
+    raise NoEpisode(f"no alert {name!r}: `headrace watch list --all` shows them")
+
+
+def pausing_besides(status: EpisodeStatus, known: Iterable[EpisodeStatus]) -> list[EpisodeStatus]:
+    """Returns the other episodes that pause admission of the same agent and task source in the same run."""
+    return [
+        each
+        for each in known
+        if each.pauses and each.episode.id != status.episode.id and _source(each) == _source(status)
+    ]
+
+
+def _source(status: EpisodeStatus) -> tuple[str, str, str]:
+    return status.newest.run, status.episode.agent, status.episode.task_source
 
 
 def acknowledgement(status: EpisodeStatus, by: str, admission: AdmissionOrder = AdmissionOrder.NONE) -> Alert:

@@ -4,6 +4,8 @@ All observations are in one partition, because a monitor needs all trajectories 
 would make it see a hack several steps later.
 """
 
+from collections import Counter
+
 from headrace.schemas.envelope import TYPE
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.alert import AdmissionOrder, Alert
@@ -20,7 +22,7 @@ from headrace.streams.watch.judgement import WatchRules
 from headrace.streams.watch.key_state import KeyState, StoredRow, digest
 from headrace.streams.watch.places import decoded
 from headrace.streams.watch.settings import anneals_of
-from headrace.streams.watch.watch import Watch, WatchChanges
+from headrace.streams.watch.watch import KEYS_DROPPED, NOT_OPEN, Watch, WatchChanges
 
 SOURCE = "/streams/watch"
 """``ce_source`` of readings and alerts."""
@@ -43,6 +45,13 @@ class WatchOperator(Operator):
         """``fold``: the restored state."""
         self._fold = fold
         self._changes = WatchChanges()
+        self._reached: Counter[str] = Counter()
+
+    @property
+    def limits_reached(self) -> Counter[str]:
+        """Keys that were dropped because there were too many, and levels that were accepted of alerts that were not
+        open."""
+        return self._reached
 
     def process(self, record: LogRecord) -> None:
         """Fold an observation, a step, or a level that was accepted."""
@@ -51,6 +60,9 @@ class WatchOperator(Operator):
     def flush(self) -> Effects:
         """Returns readings, alerts and state."""
         changes, self._changes = self._changes, WatchChanges()
+        self._reached.update(
+            {name: count for name, count in changes.counts.items() if name in (KEYS_DROPPED, NOT_OPEN)}
+        )
         outgoing = [Outgoing(MONITORS, readings_message(each, at), at) for each, at in changes.readings]
         outgoing += [Outgoing(ALERTS, episode_message(each, at), at) for each, at in changes.alerts]
         return Effects(outgoing, changes.stored, changes.counts)

@@ -37,7 +37,7 @@ def begun(key: Key, time_ms: int, other: KeyState | None = None) -> KeyState:
     if other is None or not has_baseline(other):
         return KeyState(key, time_ms)
     charts = {
-        name: replace(chart, mean=chart.pinned, up=0.0, down=0.0, last=None, since=0)
+        name: replace(chart, mean=chart.pinned, up=0.0, down=0.0, last=None, since=0, recent=None)
         for name, chart in other.charts.items()
         if name not in SHARED and (rule := rule_of(name)) is not None and learnt(chart, rule)
     }

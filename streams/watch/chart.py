@@ -24,6 +24,8 @@ FOLLOWS = 0.01
 """Share by which m approaches each new value."""
 CAP = 2.0
 """Largest sum, in units of h."""
+RECENT = 0.2
+"""Weight of a new value in the mean of recent ones, whose standard deviation is then a third of s."""
 
 
 class Direction(StrEnum):
@@ -91,6 +93,8 @@ class Chart:
     """The newest value."""
     since: int = 0
     """Number of the window in which the present evidence began to grow; without evidence the next one's."""
+    recent: float | None = None
+    """Exponentially weighted mean of the values; ``None`` in the state of an older release, until the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,10 @@ def seen_from(chart: Chart, rule: ChartRule) -> float:
 
 
 def is_off(chart: Chart, rule: ChartRule) -> bool:
-    """Whether the newest value is farther from m than half of k: chance hardly takes it there."""
-    return learnt(chart, rule) and chart.last is not None and 2 * abs(chart.last - chart.mean) > slack_of(chart, rule)
+    """Whether recent values are farther from m than k on average. That is four standard deviations of such a mean, so
+    values that have not moved hardly ever are. A move that the chart sees is noticed after one to ten values.
+    """
+    return learnt(chart, rule) and chart.recent is not None and abs(chart.recent - chart.mean) > slack_of(chart, rule)
 
 
 def _with_spread(before: float, spread: float, count: int) -> float:
@@ -145,6 +151,13 @@ def _with_spread(before: float, spread: float, count: int) -> float:
     if not before or not spread:
         return before or spread
     return before + (spread - before) / count
+
+
+def _recent(chart: Chart, value: float) -> float:
+    before = chart.recent
+    if before is None:
+        before = chart.mean if chart.count else value
+    return before + RECENT * (value - before)
 
 
 def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, at: int = 0) -> tuple[Chart, Judged]:
@@ -161,7 +174,7 @@ def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, a
         pinned = chart.pinned + delta / count
         squares = chart.squares + delta * (value - pinned)
         wide = _with_spread(chart.spread, spread, count)
-        after = Chart(count, pinned, squares, wide, pinned, last=value, since=at + 1)
+        after = Chart(count, pinned, squares, wide, pinned, last=value, since=at + 1, recent=_recent(chart, value))
         return after, Judged(0.0)
     if rule.target is not None and not chart.count:
         chart = replace(chart, pinned=rule.target, mean=rule.target, spread=1.0)
@@ -186,6 +199,7 @@ def judge(chart: Chart, rule: ChartRule, value: float, *, spread: float = 1.0, a
         down=down,
         last=value,
         since=chart.since if evidence > 0 else at + 1,
+        recent=_recent(chart, value),
     )
     change = None if chart.last is None else (value - chart.last) / sd
     return after, Judged(evidence / limit, chart.pinned, chart.mean, sd, change)

@@ -2,8 +2,9 @@
 
     strength 1.2  opened  ·  1.6 · 1.9  ongoing (after 8, 16, 32 … windows)  ·  0.4  resolved
 
-Every change of state is an alert in ``alerts``; the newest alert of an episode applies. An acknowledgement is an alert
-of the same episode that a person sends; it changes nothing here.
+Every change of state is an alert in ``alerts``, and so is every change of what it asks the trainer to do, because its
+monitor was added to those that pause admission, or removed from them. The newest alert of an episode applies. An
+acknowledgement is an alert of the same episode that a person sends; it changes nothing here.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,13 +74,13 @@ def turned(at: EpisodeChange, reading: Reading, evidence: Evidence) -> Turned:
             return Turned(None, [])
         began = next((each for each in at.history if each.window >= evidence.since), at.history[-1])
         id = derived_id("episode", *at.key, at.monitor, at.window, began.time_ms)
-        opened = Opened(id, at.window, began.version, began.time_ms, evidence.examples())
+        opened = Opened(id, at.window, began.version, began.time_ms, evidence.examples(), at.admission)
         return Turned(opened, [_alert(at, opened, EpisodeState.OPENED, reading, evidence.label)])
     if reading.strength < RESOLVED_BELOW:
         return Turned(None, [_alert(at, opened, EpisodeState.RESOLVED, reading)])
-    lasted = at.window - opened.window
-    if lasted >= ONGOING_FROM and lasted & (lasted - 1) == 0:
-        return Turned(opened, [_alert(at, opened, EpisodeState.ONGOING, reading, evidence.label)])
+    lasted, ordered = at.window - opened.window, opened._replace(admission=at.admission)
+    if ordered != opened or (lasted >= ONGOING_FROM and lasted & (lasted - 1) == 0):
+        return Turned(ordered, [_alert(at, ordered, EpisodeState.ONGOING, reading, evidence.label)])
     return Turned(opened, [])
 
 
@@ -147,8 +148,9 @@ def _message(at: EpisodeChange, opened: Opened, state: EpisodeState, reading: Re
             return f"{about(at.monitor)} It continues: {value}.{_paused(at, opened)}"
         case _:
             return (
-                f"{about(at.monitor)} {value}. Look at the examples (`headrace watch list`), then "
-                f"`headrace watch ack {opened.id} --by NAME`.{_paused(at, opened)}"
+                f"{about(at.monitor)} {value}. Look at the examples (`headrace watch list`); "
+                f"`headrace runbook {runbook_of(at.monitor)}` says how to decide what it is, and "
+                f"`headrace watch ack {opened.id} --by NAME` that somebody has seen it.{_paused(at, opened)}"
             )
 
 
@@ -161,6 +163,6 @@ def _paused(at: EpisodeChange, opened: Opened) -> str:
     if at.admission is not AdmissionOrder.PAUSE:
         return ""
     return (
-        " Admission of this task source is paused until the alert is resolved, or until "
+        " Admission of this task source is paused until the alert is resolved or accepted, or until "
         f"`headrace watch ack {opened.id} --by NAME --resume`."
     )

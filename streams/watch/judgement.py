@@ -136,7 +136,7 @@ def conclude(state: KeyState, rows: Sequence[Row], rules: WatchRules) -> Conclud
 def anew(state: KeyState, monitor: str) -> KeyState:
     """Returns ``state`` without what ``monitor`` has learnt, and without its open episode: what is usual is learnt anew
     from the next window on. Evidence of tripwires begins anew, and a weight is compared with its schedule as before.
-    With ``reward``, so are components that have fallen with it, of which no alert of their own tells."""
+    With ``reward``, so are components that have moved with it, of which no alert of their own tells."""
     forgotten = {monitor}
     if monitor == REWARD:
         forgotten |= {

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from headrace.schemas.records.alert import AdmissionOrder
 from headrace.streams.watch.chart import Chart
 from headrace.streams.watch.offsets import Offset
 from headrace.streams.watch.shares import Shares
@@ -36,6 +37,8 @@ class Opened(NamedTuple):
     """Time of that window, Unix milliseconds."""
     examples: tuple[str, ...]
     """Trajectories that show it best, of the window that opened it."""
+    admission: AdmissionOrder = AdmissionOrder.NONE
+    """What its newest alert asks the trainer to do."""
 
 
 class Began(NamedTuple):

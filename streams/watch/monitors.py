@@ -304,8 +304,8 @@ COMPONENT_RULE = ChartRule(DOWN, 0.15, in_spreads=True, most_a_window=0.45)
 twenty or more."""
 PENALTY_RULE = replace(COMPONENT_RULE, direction=UP)
 COMPONENT_ABOUT = (
-    "A component of the reward falls, or a penalty rises, and the total does not show it: the others may be gamed at "
-    "its cost."
+    "A component of the reward falls, or a penalty rises, and something else is paid more, or the total hardly shows "
+    "it: the others may be gamed at its cost."
 )
 
 AGAINST = "against:"

@@ -13,6 +13,7 @@ from headrace.deploy.watching.episodes import (
     episodes,
     explanation,
     named,
+    pausing_besides,
     row,
 )
 from headrace.schemas.records.alert import AdmissionOrder, Alert, Episode, EpisodeState
@@ -102,13 +103,41 @@ def test_an_episode_that_pauses_admission_does_so_until_it_is_resumed_or_resolve
     assert not resolved.pauses
 
 
-def test_an_episode_is_named_by_the_beginning_of_its_id() -> None:
-    known = episodes([alert("abc", OPENED), alert("abd", OPENED)])
-    assert named(known, "abc").episode.id == "abc"
-    with pytest.raises(NoEpisode, match="no alert 'x'"):
-        named(known, "x")
-    with pytest.raises(NoEpisode, match="several alerts: abc, abd"):
-        named(known, "ab")
+def test_an_episode_is_named_by_its_id_or_the_beginning_of_it() -> None:
+    known = episodes([alert("abc", OPENED), alert("0f3e7c01", OPENED), alert("0f3e7d02", OPENED)])
+    assert named(known, "abc").episode.id == "abc"  # a whole id, however short
+    assert named(known, "0f3e7c").episode.id == "0f3e7c01"
+    with pytest.raises(NoEpisode, match="no alert 'none'"):
+        named(known, "none")
+    with pytest.raises(
+        NoEpisode, match=r"several alerts: 0f3e7c01 \(talks, opened\), 0f3e7d02 .* with more characters"
+    ):
+        named(known, "0f3e")
+
+
+@pytest.mark.parametrize("name", ["", "0", "0f3"])
+def test_an_empty_or_short_name_does_not_name_the_only_alert(name: str) -> None:
+    with pytest.raises(NoEpisode, match="give 4 characters"):
+        named(episodes([alert("0f3e7c01", OPENED)]), name)
+
+
+def test_of_equal_beginnings_an_open_alert_is_preferred_where_only_such_a_one_can_be_meant() -> None:
+    known = episodes([alert("0f3e7c01", OPENED), alert("0f3e7d02", OPENED), alert("0f3e7c01", RESOLVED)])
+    assert named(known, "0f3e", prefers_open=True).episode.id == "0f3e7d02"
+    assert named(known, "0f3e7c", prefers_open=True).episode.id == "0f3e7c01"
+
+
+def test_the_other_alerts_that_pause_a_source_are_those_of_its_run_agent_and_source() -> None:
+    pause, resume = AdmissionOrder.PAUSE, AdmissionOrder.RESUME
+    ours, same = alert("ours", OPENED, admission=pause), alert("same", OPENED, admission=pause)
+    elsewhere = [alert("run", OPENED, admission=pause).model_copy(update={"run": "r2"})]
+    for part in ({"agent": "coder"}, {"task_source": "code"}):
+        other = alert(next(iter(part)), OPENED, admission=pause)
+        assert other.episode is not None
+        elsewhere.append(other.model_copy(update={"episode": other.episode.model_copy(update=part)}))
+    resumed = [alert("seen", OPENED, admission=pause), alert("seen", SEEN, by="ada", admission=resume)]
+    known = episodes([ours, same, alert("calm", OPENED), *resumed, *elsewhere])
+    assert [each.episode.id for each in pausing_besides(known[0], known)] == ["same"]
 
 
 def test_a_line_says_what_since_when_and_who_shows_it() -> None:

@@ -1,11 +1,13 @@
 """Planted hacks, by the command."""
 
+from threading import Timer
+
 import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.commands.watch import command
 from headrace.deploy.watching.plant import Plan, alarms, planted_steps
-from headrace.schemas.records.alert import EpisodeState
+from headrace.schemas.records.alert import Alert, EpisodeState
 from headrace.streams.watch.planted.drifts import PLANTED
 from headrace.streams.watch.planted.hacks import HACKS
 
@@ -99,7 +101,8 @@ def test_resuming_admission_goes_over_a_broker(kafka: str) -> None:
     async def prepare() -> None:
         await create_topics(kafka, [ALERTS])
         async with open_producer(kafka) as producer:
-            for each in (alert("calm0001", OPENED), alert("stop0001", OPENED, admission=AdmissionOrder.PAUSE)):
+            pausing = [alert(id, OPENED, admission=AdmissionOrder.PAUSE) for id in ("stop0001", "stop0002")]
+            for each in (alert("calm0001", OPENED), *pausing):
                 await (await send(producer, ALERTS, episode_message(each, 1_700_000_000_000)))
 
     run_with_kafka(kafka, prepare)
@@ -107,11 +110,13 @@ def test_resuming_admission_goes_over_a_broker(kafka: str) -> None:
     done = runner.invoke(command, ["ack", "calm", "--by", "ada", "--resume", "--kafka", kafka])
     assert done.exception is not None
     assert "does not pause admission" in str(done.exception)
-    assert runner.invoke(command, ["ack", "stop", "--by", "ada", "--kafka", kafka]).exit_code == 0
-    assert [each.pauses for each in read_episodes(kafka) if each.episode.id == "stop0001"] == [True]
-    done = runner.invoke(command, ["ack", "stop", "--by", "ada", "--resume", "--kafka", kafka])
-    assert done.output == "talks (stop0001) is acknowledged by ada; admission is resumed.\n"
-    assert [each.pauses for each in read_episodes(kafka) if each.episode.id == "stop0001"] == [False]
+    assert runner.invoke(command, ["ack", "stop0001", "--by", "ada", "--kafka", kafka]).exit_code == 0
+    assert [each.pauses for each in read_episodes(kafka)] == [False, True, True]
+    done = runner.invoke(command, ["ack", "stop0001", "--by", "ada", "--resume", "--kafka", kafka])
+    assert "Its task source stays paused by talks (stop0002)" in done.output
+    done = runner.invoke(command, ["ack", "stop0002", "--by", "ada", "--resume", "--kafka", kafka])
+    assert done.output == "talks (stop0002) is acknowledged by ada; admission is resumed.\n"
+    assert not any(each.pauses for each in read_episodes(kafka))
 
 
 @pytest.mark.kafka
@@ -142,8 +147,9 @@ def test_acknowledgements_go_over_a_broker(kafka: str) -> None:
 
 
 @pytest.mark.kafka
-def test_an_accepted_level_goes_over_a_broker(kafka: str) -> None:
-    """`accept` writes where watch reads; of an unknown alert, or of one that is none of a monitor, it says so."""
+def test_an_accepted_level_goes_over_a_broker(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`accept` writes where watch reads, and says whether the alert has ended; of an unknown alert it says so."""
+    from headrace.deploy.commands import watch
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.schemas.kafka.clients import open_producer
     from headrace.schemas.kafka.reading import read_to_end
@@ -153,21 +159,38 @@ def test_an_accepted_level_goes_over_a_broker(kafka: str) -> None:
     from headrace.schemas.topics import ALERTS, OBSERVATIONS
     from headrace.schemas.wire import decode
     from headrace.streams.processors.watch import episode_message
-    from tests.deploy.watching.test_episodes import OPENED, alert
+    from tests.deploy.watching.test_episodes import OPENED, RESOLVED, alert
 
-    async def prepare() -> None:
+    async def write(*alerts: Alert) -> None:
         await create_topics(kafka, [ALERTS, OBSERVATIONS])
         async with open_producer(kafka) as producer:
-            await (await send(producer, ALERTS, episode_message(alert("level001", OPENED), 1_700_000_000_000)))
+            for each in alerts:
+                await (await send(producer, ALERTS, episode_message(each, 1_700_000_000_000)))
 
     async def written() -> list[object]:
         return [decode(each.headers, each.value)[1] async for each in read_to_end(kafka, OBSERVATIONS)]
 
-    run_with_kafka(kafka, prepare)
+    run_with_kafka(kafka, lambda: write(alert("level001", OPENED)))
     runner = CliRunner()
+    monkeypatch.setattr(watch, "WITHIN_S", 0.1)
     done = runner.invoke(command, ["accept", "level", "--by", "ada", "--kafka", kafka])
-    assert done.output == "talks (level001) is accepted by ada: its alert ends, and it learns anew.\n"
+    assert done.output.startswith("talks (level001) is accepted by ada, but its alert has not ended within 0.1 s: ")
     levels = [each for each in run_with_kafka(kafka, written) if isinstance(each, LevelAccepted)]
     assert [(each.episode, each.monitor, each.by) for each in levels] == [("level001", "talks", "ada")]
     done = runner.invoke(command, ["accept", "none", "--by", "ada", "--kafka", kafka])
     assert "no alert 'none'" in str(done.exception)
+
+    monkeypatch.setattr(watch, "WITHIN_S", 30.0)
+    ends = Timer(1.5, run_with_kafka, (kafka, lambda: write(alert("level001", RESOLVED))))
+    ends.start()
+    done = runner.invoke(command, ["accept", "level", "--by", "ada", "--kafka", kafka])
+    ends.join()
+    assert done.output.startswith("talks (level001) is accepted by ada: its alert has ended")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "\x1b[31mada", "\udcff", "a" * 201])
+@pytest.mark.parametrize("decides", ["ack", "accept"])
+def test_a_decision_names_somebody(decides: str, name: str) -> None:
+    done = CliRunner().invoke(command, [decides, "0f3ebc7e", "--by", name, "--kafka", "localhost:1"])
+    assert done.exit_code == 2
+    assert "--by needs a name of 1 to 200 printable characters." in done.output

@@ -258,4 +258,6 @@ def test_an_accepted_level_comes_with_the_observations() -> None:
     operator, _ = restore_watch(Rules(), Start())
     operator.process(stored(OBSERVATIONS, observed_message("t"), 0))
     operator.process(stored(OBSERVATIONS, message, 1))
+    assert not operator.limits_reached
     assert operator.flush().counts == {OBSERVED: 2, NOT_OPEN: 1}
+    assert operator.limits_reached == {NOT_OPEN: 1}  # so the worker's log says it

@@ -78,14 +78,45 @@ def test_a_lasting_change_from_which_it_is_seen_alarms_and_one_that_is_hardly_ab
     assert max(strengths([chart.mean + slack + (seen - slack) / 4] * 300, rule, chart)) < 1
 
 
-def test_a_value_is_off_from_half_of_the_slack_on_either_side() -> None:
+def test_a_chart_is_off_where_recent_values_are_farther_than_the_slack_on_either_side() -> None:
     chart = baseline()
-    half = slack_of(chart, RISE) / 2
-    assert [is_off(replace(chart, last=chart.mean + by * half), RISE) for by in (-1.01, -0.99, 0, 0.99, 1.01)] == [
+    slack = slack_of(chart, RISE)
+    assert [is_off(replace(chart, recent=chart.mean + by * slack), RISE) for by in (-1.01, -0.99, 0, 0.99, 1.01)] == [
         *(True, False, False, False, True)
     ]
-    assert not is_off(Chart(count=24, last=1e9), RISE)
-    assert not is_off(replace(chart, last=None), RISE)
+    assert not is_off(Chart(count=24, recent=1e9), RISE)
+    assert not is_off(replace(chart, recent=None), RISE)
+
+
+def test_chance_hardly_ever_takes_a_chart_off_and_what_it_would_alarm_about_does() -> None:
+    """Pure noise, and a fall that the chart just sees, in either direction of 40 charts."""
+    rule, off, noticed = ChartRule(Direction.BOTH, 0.15, in_spreads=True), 0, []
+    for seed in range(40):
+        random, chart = Random(seed), Chart()
+        for _ in range(rule.baseline):
+            chart, _ = judge(chart, rule, random.gauss(0.0, 1.0), spread=1.0)
+        moved = chart
+        for _ in range(200):
+            chart, _ = judge(chart, rule, random.gauss(0.0, 1.0), spread=1.0)
+            off += is_off(chart, rule)
+        by = seen_from(moved, rule) * (-1 if seed % 2 else 1)
+        for n in range(1, 11):
+            moved, _ = judge(moved, rule, moved.mean + by, spread=1.0)
+            if is_off(moved, rule):
+                noticed.append(n)
+                break
+    assert off <= 8  # one in a thousand
+    assert len(noticed) == 40
+
+
+def test_the_mean_of_recent_values_begins_with_the_first_and_without_one_with_m() -> None:
+    chart, _ = judge(Chart(), RISE, 3.0)
+    assert chart.recent == 3.0
+    chart, _ = judge(chart, RISE, 4.0)
+    assert chart.recent == pytest.approx(3.2)
+    older = replace(baseline(), recent=None)
+    after, _ = judge(older, RISE, older.mean + 1.0)
+    assert after.recent == pytest.approx(older.mean + 0.2)
 
 
 def test_windows_in_which_all_are_alike_do_not_tell_how_far_others_are_apart() -> None:

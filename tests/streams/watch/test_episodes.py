@@ -1,15 +1,16 @@
 """An episode opens, is reported again at growing distances, and ends: the rule at its edges."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records.alert import EpisodeState
+from headrace.schemas.records.alert import AdmissionOrder, EpisodeState
 from headrace.schemas.records.watch import Lane, Reading
 from headrace.streams.watch.episodes import ONGOING_FROM, RESOLVED_BELOW, EpisodeChange, Evidence, abandoned, turned
-from headrace.streams.watch.key_state import Began, Opened
+from headrace.streams.watch.key_state import Began, KeyState, Opened, decoded, key_entry
 from headrace.streams.watch.window import Key
 
 KEY = Key(next(iter(Lane)), run="r", agent="a", task_source="s", spec="spec@1")
@@ -64,3 +65,38 @@ def test_an_abandoned_one_ends_with_what_opened_it() -> None:
     assert alert.episode is not None
     assert (alert.episode.id, alert.episode.state, alert.details["window"]) == ("id", EpisodeState.RESOLVED, 40)
     assert list(alert.episode.examples) == ["t1"]
+
+
+def orders(monitor_pauses: list[bool], opened: Opened) -> list[tuple[int, AdmissionOrder]]:
+    """Window and order of each alert about windows from 3 on, in which the monitor pauses admission or does not."""
+    found = list[tuple[int, AdmissionOrder]]()
+    for window, pauses in enumerate(monitor_pauses, 3):
+        order = AdmissionOrder.PAUSE if pauses else AdmissionOrder.NONE
+        after, alerts = turned(change(window, opened, admission=order), reading(1.5), evidence(5))
+        assert after is not None
+        opened = after
+        found += [(window, alert.episode.admission) for alert in alerts if alert.episode]
+    return found
+
+
+def test_an_open_alert_pauses_admission_from_the_first_window_in_which_its_monitor_may_and_no_longer() -> None:
+    pause, none = AdmissionOrder.PAUSE, AdmissionOrder.NONE
+    assert orders([False, True, True, True, False, False], OPENED) == [(4, pause), (7, none)]
+    opened, _ = turned(change(2, admission=pause), reading(1.0), evidence(2))
+    assert opened is not None
+    assert orders([True, True, False], opened) == [(5, none)]
+
+
+def test_an_open_episode_of_an_older_release_asked_for_nothing() -> None:
+    """It is stored without the order; if its monitor pauses admission, the next alert repeats that."""
+    stored = json.loads(key_entry(KeyState(KEY, episodes={"talks": OPENED}))[1])
+    del stored["episodes"]["talks"][5:]
+    read = decoded(b"k", json.dumps(stored).encode())
+    assert isinstance(read, KeyState)
+    assert read.episodes["talks"] == OPENED
+
+
+def test_an_alert_leads_to_its_runbook() -> None:
+    _, (alert,) = turned(change(), reading(1.0), evidence(5))
+    assert "`headrace runbook reward-hack`" in alert.message
+    assert "accepted" in turned(change(admission=AdmissionOrder.PAUSE), reading(1.0), evidence(5)).alerts[0].message

@@ -683,6 +683,14 @@ def test_a_component_that_fell_with_an_accepted_reward_is_no_alarm_and_one_that_
     assert "component:asked" in monitors_of(accepted([*windows, *replaced], "reward", 40))
 
 
+def test_a_component_that_has_not_moved_keeps_what_is_usual_when_the_reward_is_accepted() -> None:
+    """The means of `asked` vary, so the last one is often farther from the usual one than half of the slack."""
+    windows = [earning(n, 48, asked=32 + (4 if n % 2 else -4)) for n in range(30)]
+    windows += [earning(n, 16, asked=32 + (4 if n % 2 else -4)) for n in range(30, 41)]
+    replaced = [earning(n, 16, asked=4, styled=28) for n in range(41, 46)]
+    assert "component:asked" in monitors_of(accepted([*windows, *replaced], "reward", 41))
+
+
 def opened(windows: list[list[Row]], monitor: str) -> list[int]:
     """The windows that open an episode of ``monitor``."""
     return [
