@@ -1,9 +1,11 @@
-"""Waits until every process of a sandbox is gone, which is later than the end of the command that was killed.
+"""Ends every process of a sandbox, and waits until they are gone, which is later than the end of the command.
 
-bubblewrap reports the pid of the sandbox's first process. The kernel lets that process end only after all others of
-its pid namespace, so a descriptor of it (a pidfd) becomes readable when nothing is left that could write a file.
+bubblewrap reports the pid of the sandbox's first process. The kernel kills all others of its pid namespace with that
+process and lets it end only after them, so a descriptor of it (a pidfd) becomes readable when nothing is left that
+could write a file. It is killed here although bubblewrap asks the kernel to kill it with its parent: sandboxed code is
+of the same user, so it can trace the first process and make it take that wish back.
 
-    {"child-pid": 4711}
+    {"child-pid": 4711, "pid-namespace": 4026532182}
     {"exit-code": 0}
 """
 
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 
 from headrace.agents.sandbox.protocol import SandboxError
 
@@ -38,8 +41,8 @@ class NamespaceEnd:
         line, newline, _ = self._text.partition(b"\n")
         if newline and not self._has_begun:
             self._has_begun = True
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
-                self._pidfd = os.pidfd_open(json.loads(line)["child-pid"])
+            first = json.loads(line)
+            self._pidfd = descriptor_of(first["child-pid"], first["pid-namespace"])
 
     @property
     def has_exit_code(self) -> bool:
@@ -47,10 +50,13 @@ class NamespaceEnd:
         return b'"exit-code"' in self._text
 
     async def wait(self) -> None:
-        """Return when all processes of the sandbox are gone. Raises :class:`SandboxError` if that takes too long."""
+        """Kill all processes of the sandbox and return when they are gone. Raises :class:`SandboxError` if that takes
+        too long."""
         self._receive()
         if self._pidfd is None:
             return
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         loop = asyncio.get_running_loop()
         gone = asyncio.Event()
         loop.add_reader(self._pidfd, gone.set)
@@ -68,3 +74,20 @@ class NamespaceEnd:
         for descriptor in (self._read_fd, self.write_fd, self._pidfd):
             if descriptor is not None:
                 os.close(descriptor)
+
+
+def descriptor_of(pid: int, namespace: int) -> int | None:
+    """Return a pidfd of the process ``pid``; ``None`` if it has ended. A process that has taken its number since is in
+    another pid ``namespace``, the inode of which tells it apart."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        found = os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is somebody else's
+        found = None
+    if found != namespace:
+        os.close(descriptor)
+        return None
+    return descriptor

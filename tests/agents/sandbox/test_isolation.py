@@ -133,6 +133,45 @@ async def test_processes_left_behind_are_dead_when_the_command_has_ended(sandbox
     assert await sandbox.read("beat") == beats
 
 
+OUTLIVES_ITS_KILLER = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+if libc.ptrace(16, 1, None, None):
+    raise SystemExit("cannot be traced")
+os.waitpid(1, 0x40000000)
+NAMES = "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs_base gs_base"
+class Registers(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in (NAMES + " ds es fs gs").split()]
+before, now = Registers(), Registers()
+libc.ptrace(12, 1, None, ctypes.byref(before))
+libc.ptrace(12, 1, None, ctypes.byref(now))
+now.rax, now.rdi, now.rsi, now.orig_rax = 157, 1, 0, 2**64 - 1  # prctl(PR_SET_PDEATHSIG, 0)
+now.rip -= 2
+libc.ptrace(13, 1, None, ctypes.byref(now))
+libc.ptrace(9, 1, None, None)
+os.waitpid(1, 0x40000000)
+before.rip -= 2
+before.rax, before.orig_rax = before.orig_rax, 2**64 - 1
+libc.ptrace(13, 1, None, ctypes.byref(before))
+libc.ptrace(17, 1, None, None)
+while True:
+    with open("beat", "a") as file:
+        file.write("x")
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program sets registers of x86-64")
+async def test_a_command_that_frees_its_first_process_of_its_parent_ends_all_the_same(overlay: Overlay) -> None:
+    sandbox = await overlay.start({"outlives.py": OUTLIVES_ITS_KILLER.encode()}, SMALL)
+    result = await sandbox.execute(["python3", "outlives.py"], timeout_s=3)
+    assert result.outcome is Outcome.TIMED_OUT or b"cannot be traced" in result.stderr
+    beats = (await sandbox.execute(["cat", "beat"])).stdout
+    await asyncio.sleep(0.3)
+    assert (await sandbox.execute(["cat", "beat"])).stdout == beats
+
+
 async def test_commands_cannot_write_into_frozen_layers(overlay: Overlay) -> None:
     sandbox = await overlay.start({"f": b"0"}, SMALL)
     snapshot = await sandbox.snapshot()
