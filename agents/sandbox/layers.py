@@ -74,11 +74,14 @@ def folder_at(layers: Stack, parts: Sequence[str]) -> list[str] | None:
 def read_merged(layers: Stack, parts: Sequence[str], most: int) -> bytes:
     """Return the content of a regular file; see ``Sandbox.read``."""
     shown = "/".join(parts)
-    stack = folder_at(layers, parts[:-1])
-    path = None if stack is None else entry_of(stack, parts[-1])
-    if path is None:
-        raise FileMissing(f"there is no file {shown!r}")
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        stack = folder_at(layers, parts[:-1])
+        path = None if stack is None else entry_of(stack, parts[-1])
+        if path is None:
+            raise FileMissing(f"there is no file {shown!r}")
+        folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:  # sandboxed code has closed a folder, and this process is not root
+        raise PathRefused(f"{shown!r} is in a folder that is closed") from None
     try:
         return read_regular(folder, parts[-1], most, shown)
     finally:
@@ -90,6 +93,13 @@ def write_merged(
 ) -> None:
     """Write a file into the topmost layer, with its folders; see ``Sandbox.write``. ``owner``: of what is created.
     ``mode``: of the file; ``None``: that of the file it replaces, or 0644."""
+    try:
+        _write_merged(layers, parts, content, owner, mode)
+    except PermissionError:  # sandboxed code has closed a folder, and this process is not root
+        raise PathRefused(f"{'/'.join(parts)!r} is in a folder that is closed") from None
+
+
+def _write_merged(layers: Stack, parts: Sequence[str], content: bytes, owner: int | None, mode: int | None) -> None:
     shown = "/".join(parts)
     stack, upper = list(layers), layers[0]
     for part in parts[:-1]:

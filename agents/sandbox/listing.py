@@ -87,7 +87,8 @@ class Usage:
     """What a folder takes of the disk."""
 
     bytes: int = 0
-    """Bytes allocated for its files."""
+    """Bytes of its files: what is allocated for each, or its size if that is more. (Holes are read when a snapshot is
+    named, and a copy may fill them.)"""
     entries: int = 0
     """Number of entries below it."""
     is_partial: bool = False
@@ -112,7 +113,7 @@ def usage(folder: Path, most: Usage | None = None) -> Usage:
                     if stat.S_ISDIR(status.st_mode):
                         pending.append(entry.path)
                     else:
-                        total += 512 * status.st_blocks
+                        total += max(status.st_size, 512 * status.st_blocks)
                     if most is not None and (total > most.bytes or entries > most.entries):
                         return Usage(total, entries, is_partial)
         except (FileNotFoundError, NotADirectoryError):
@@ -122,11 +123,15 @@ def usage(folder: Path, most: Usage | None = None) -> Usage:
     return Usage(total, entries, is_partial)
 
 
-def exceeds(folder: Path, limits: Limits, already: Usage = Usage()) -> bool:
+def exceeds(folder: Path, limits: Limits, already: Usage = Usage(), beside: int = 0) -> bool:
     """Return whether ``folder`` takes more than ``limits.disk_bytes`` or ``limits.disk_files``, or cannot be counted.
 
     ``already``: what it took when it had exceeded them before; less than that is allowed, so that a command can remove
-    files."""
+    files. ``beside``: bytes that count too although they are not in the folder."""
     most = Usage(max(limits.disk_bytes, already.bytes), max(limits.disk_files, already.entries))
     found = usage(folder, most)
-    return found.bytes > most.bytes or found.entries > most.entries or (found.is_partial and not already.is_partial)
+    return (
+        found.bytes + beside > most.bytes
+        or found.entries > most.entries
+        or (found.is_partial and not already.is_partial)
+    )

@@ -124,13 +124,11 @@ class LocalSandbox:
         parts = parts_of(cwd, folder=True)
         async with self._lock:
             self._check()
-            folder = self._work.joinpath(*parts)
-            if not folder.is_dir():
-                raise FileMissing(f"there is no folder {cwd!r} to run in")
+            folder = await asyncio.to_thread(folder_below, self._work, parts)
             result = await run_command(
                 [*resource_limits(self.limits, has_groups=False), *command],
                 self.limits,
-                cwd=os.fspath(folder),
+                cwd=folder,
                 environment={"PATH": _path(), "HOME": os.fspath(self._work), "LANG": "C.UTF-8"},
                 stdin=stdin,
                 timeout_s=timeout_s,
@@ -211,6 +209,21 @@ def _refuse_masks(limits: Limits) -> None:
 def _path() -> str:
     """Return a PATH with this Python's folder first, so that commands find the same ``python3``."""
     return os.pathsep.join([os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"])
+
+
+def folder_below(root: Path, parts: tuple[str, ...]) -> str:
+    """Return the path of the folder ``parts`` below ``root``. Raises :class:`FileMissing`, and :class:`PathRefused` if
+    a component is something else than a folder, such as a link."""
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(open_folder(top, parts))
+    except FileNotFoundError:
+        raise FileMissing(f"there is no folder {'/'.join(parts)!r} to run in") from None
+    except OSError as error:
+        raise PathRefused(f"{'/'.join(parts)!r} is no folder to run in: {error.strerror}") from None
+    finally:
+        os.close(top)
+    return os.path.join(root, *parts)
 
 
 def read_below(root: Path, folders: tuple[str, ...], name: str, most: int) -> bytes:

@@ -30,6 +30,8 @@ class NamespaceEnd:
         self._text = b""
         self._pidfd: int | None = None
         self._has_begun = False
+        self.first: tuple[int, int] | None = None
+        """Pid of the sandbox's first process and the inode of its pid namespace; ``None`` before it has begun."""
         asyncio.get_running_loop().add_reader(self._read_fd, self._receive)
 
     def _receive(self) -> None:
@@ -42,7 +44,8 @@ class NamespaceEnd:
         if newline and not self._has_begun:
             self._has_begun = True
             first = json.loads(line)
-            self._pidfd = descriptor_of(first["child-pid"], first["pid-namespace"])
+            self.first = first["child-pid"], first["pid-namespace"]
+            self._pidfd = descriptor_of(*self.first)
 
     @property
     def has_exit_code(self) -> bool:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,15 @@ from time import perf_counter
 
 from headrace.agents.sandbox.cgroups import ControlGroups, Group, GroupsUnavailable
 from headrace.agents.sandbox.command import check_command, resource_limits, run_command
-from headrace.agents.sandbox.confined import PROGRAMS, View, confined, default_view, mask_arguments, overlay_options
+from headrace.agents.sandbox.confined import (
+    PROGRAMS,
+    WORK,
+    View,
+    confined,
+    default_view,
+    mask_arguments,
+    overlay_options,
+)
 from headrace.agents.sandbox.layers import folder_at, merge, read_merged, write_merged
 from headrace.agents.sandbox.listing import Usage, exceeds, list_folder, usage
 from headrace.agents.sandbox.namespace_end import NamespaceEnd
@@ -32,6 +41,7 @@ from headrace.agents.sandbox.protocol import (
     FileMissing,
     Limits,
     Outcome,
+    PathRefused,
     ProviderUnavailable,
     Sandbox,
     SandboxError,
@@ -42,6 +52,7 @@ from headrace.agents.sandbox.protocol import (
     TooLarge,
 )
 from headrace.agents.sandbox.store import Manifest, Store, make_readable, remove_folder
+from headrace.agents.sandbox.unlinked import unlinked_bytes
 
 NOBODY = 65534
 """User as which sandboxed code runs if this process is root."""
@@ -116,22 +127,30 @@ class Overlay:
             remove_folder(content)
 
     def _freeze(self, content: Path, parent: str | None, layers: tuple[str, ...]) -> Manifest:
-        """Move the folder ``content`` into the store as the topmost layer above ``layers``."""
+        """Move the folder ``content`` into the store as the topmost layer above ``layers``. Raises :class:`StoreFull`,
+        leaving ``content`` where it is."""
         listing = list_folder(content)
         digest = hashlib.sha256(json.dumps([parent, listing.sha256]).encode()).hexdigest()
         if self.store.has(digest):
+            manifest = self.store.manifest(digest)
             remove_folder(content)  # another sandbox has done the same from the same snapshot
-            return self.store.manifest(digest)
-        if len(layers) + 1 > MAX_LAYERS:
-            merged = self.store.new_layer()
+            return manifest
+        if len(layers) + 1 <= MAX_LAYERS:
+            manifest = Manifest(digest, self.name, SnapshotKind.FILES, parent, (*layers, listing.sha256), listing.bytes)
+            self.store.add(content, listing, manifest)
+            return manifest
+        merged = self.store.new_layer()
+        try:
             if self.user is not None:
                 os.chown(merged, self.user, self.user)
             stack = [os.fspath(content), *(os.fspath(self.store.layer(name)) for name in reversed(layers))]
             merge(stack, merged, self.user)
-            remove_folder(content)
-            content, listing, layers = merged, list_folder(merged), ()
-        manifest = Manifest(digest, self.name, SnapshotKind.FILES, parent, (*layers, listing.sha256), listing.bytes)
-        self.store.add(content, listing, manifest)
+            listing = list_folder(merged)
+            manifest = Manifest(digest, self.name, SnapshotKind.FILES, parent, (listing.sha256,), listing.bytes)
+            self.store.add(merged, listing, manifest)
+        finally:
+            remove_folder(merged)
+        remove_folder(content)
         return manifest
 
     async def restore(self, snapshot: Snapshot, limits: Limits = _DEFAULT_LIMITS) -> "OverlaySandbox":
@@ -187,9 +206,20 @@ class OverlaySandbox:
         parts = parts_of(cwd, folder=True)
         async with self._lock:
             self._check()
-            if await asyncio.to_thread(folder_at, self.layers, parts) is None:
-                raise FileMissing(f"there is no folder {cwd!r} to run in")
+            await asyncio.to_thread(self._enter, parts)
             return await self._execute(command, parts, stdin, timeout_s)
+
+    def _enter(self, parts: Sequence[str]) -> None:
+        """Check that a command can run in the folder ``parts``. The work folder itself is opened for its user, who may
+        have closed it: its mode is no part of snapshots either."""
+        os.chmod(self._upper, stat.S_IMODE(os.lstat(self._upper).st_mode) | 0o700)
+        for end in range(1, len(parts) + 1):
+            shown = "/".join(parts[:end])
+            stack = folder_at(self.layers, parts[:end])
+            if stack is None:
+                raise FileMissing(f"there is no folder {shown!r} to run in")
+            if not os.lstat(stack[0]).st_mode & 0o100:
+                raise PathRefused(f"the folder {shown!r} is closed (its mode has no x for its owner): open it")
 
     async def _execute(
         self, command: Sequence[str], cwd: Sequence[str], stdin: bytes, timeout_s: float | None
@@ -217,7 +247,9 @@ class OverlaySandbox:
                 environment={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
                 stdin=stdin,
                 timeout_s=timeout_s,
-                is_over_disk=lambda: exceeds(self._upper, limits, self._already),
+                is_over_disk=lambda: exceeds(
+                    self._upper, limits, self._already, unlinked_bytes(*end.first, WORK) if end.first is not None else 0
+                ),
                 at_end=lambda: self._group.reached() if self._group is not None else None,
                 pass_fds=(end.write_fd,),
                 settle=end.wait,

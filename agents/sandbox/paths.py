@@ -13,6 +13,9 @@ from headrace.agents.sandbox.protocol import FileMissing, Limits, PathRefused, T
 MAX_PATH_BYTES = 1024
 """Longest path."""
 
+MAX_NAME_BYTES = 255
+"""Longest name in a path: that of Linux's file systems."""
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: a fifo must not block
 
@@ -30,6 +33,8 @@ def parts_of(path: str, *, folder: bool = False) -> tuple[str, ...]:
             f"the path {path[:100]!r} is not in the work folder: give one relative to it, without '..', "
             f"of at most {MAX_PATH_BYTES} bytes"
         )
+    if any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+        raise PathRefused(f"the path {path[:100]!r} has a name of more than {MAX_NAME_BYTES} bytes: no file has one")
     return parts
 
 

@@ -22,6 +22,9 @@ from headrace.agents.sandbox.protocol import Snapshot, SnapshotKind, SnapshotUnk
 
 ID_CHARACTERS = frozenset("0123456789abcdef")
 
+MAX_ID = 64
+"""Longest id: a SHA-256."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -107,7 +110,7 @@ class Store:
 
     def manifest(self, snapshot_id: str) -> Manifest:
         """Return the description of a snapshot. Raises :class:`SnapshotUnknown`."""
-        if not snapshot_id or set(snapshot_id) - ID_CHARACTERS:
+        if not snapshot_id or len(snapshot_id) > MAX_ID or set(snapshot_id) - ID_CHARACTERS:
             raise SnapshotUnknown(f"{snapshot_id[:80]!r} is no id of a snapshot of {self.root}")
         try:
             fields = json.loads((self.root / "snapshots" / f"{snapshot_id}.json").read_bytes())
@@ -115,20 +118,37 @@ class Store:
             raise SnapshotUnknown(
                 f"the store {self.root} has no snapshot {snapshot_id}: it was removed, or taken with another store"
             ) from None
-        return Manifest(**fields | {"layers": tuple(fields["layers"])})
+        except ValueError as error:
+            raise _damaged(self.root, snapshot_id) from error
+        try:
+            found = Manifest(**fields | {"layers": tuple(fields["layers"])})
+        except (TypeError, KeyError) as error:
+            raise _damaged(self.root, snapshot_id) from error
+        if found.id != snapshot_id or not found.layers or not isinstance(found.bytes, int):
+            raise _damaged(self.root, snapshot_id)
+        return found
 
     def find(self, snapshot_id: str, provider: str) -> Manifest:
-        """Return :meth:`manifest`, of a snapshot that ``provider`` took. Raises :class:`SnapshotUnknown`."""
+        """Return :meth:`manifest`, of a snapshot that ``provider`` took and whose layers are there. Raises
+        :class:`SnapshotUnknown`."""
         found = self.manifest(snapshot_id)
         if found.provider != provider:
             raise SnapshotUnknown(
                 f"the snapshot {snapshot_id} belongs to the provider {found.provider}: restore it there"
             )
+        if not self._has_layers(found):
+            raise SnapshotUnknown(f"the store {self.root} has lost layers of the snapshot {snapshot_id}: take it again")
         return found
 
     def has(self, snapshot_id: str) -> bool:
-        """Return whether the store has the snapshot."""
-        return (self.root / "snapshots" / f"{snapshot_id}.json").exists()
+        """Return whether the store has the snapshot, undamaged as far as can be told without reading its files."""
+        try:
+            return self._has_layers(self.manifest(snapshot_id))
+        except SnapshotUnknown:
+            return False
+
+    def _has_layers(self, manifest: Manifest) -> bool:
+        return all(not set(name) - ID_CHARACTERS and self.layer(name).is_dir() for name in manifest.layers)
 
     def add(self, content: Path, listing: Listing, manifest: Manifest) -> None:
         """Move the folder ``content`` to the layer that ``manifest`` names last, unless it is there, and publish the
@@ -146,7 +166,7 @@ class Store:
 
     def _publish(self, manifest: Manifest) -> None:
         place = self.root / "snapshots" / f"{manifest.id}.json"
-        if place.exists():
+        if self.has(manifest.id):
             return
         temporary = self.process / f"manifest-{uuid.uuid4().hex[:16]}"
         temporary.write_text(json.dumps(asdict(manifest)))
@@ -176,24 +196,27 @@ class Store:
             self._snapshots += 1
 
     def snapshots(self) -> Iterator[Manifest]:
-        """Yield all snapshots."""
+        """Yield all snapshots whose description can be read: of a damaged one, :meth:`manifest` says so."""
+        for snapshot_id in self._ids():
+            with contextlib.suppress(SnapshotUnknown):  # damaged, or removed by another process meanwhile
+                yield self.manifest(snapshot_id)
+
+    def _ids(self) -> list[str]:
         with os.scandir(self.root / "snapshots") as entries:
-            names = [entry.name for entry in entries]
-        for name in names:
-            with contextlib.suppress(SnapshotUnknown):  # removed by another process meanwhile
-                yield self.manifest(name.removesuffix(".json"))
+            return [entry.name.removesuffix(".json") for entry in entries]
 
     def remove_unreferenced(self, keep: Collection[str]) -> int:
-        """Remove all snapshots but ``keep``, and layers that neither these nor running sandboxes use. Return the number
-        of layers removed."""
+        """Remove all snapshots but ``keep``, damaged ones too, and layers that neither these nor running sandboxes use.
+        Return the number of layers removed."""
         removed = 0
         with self._locked(fcntl.LOCK_EX):
             used: set[str] = set()
-            for manifest in list(self.snapshots()):
+            for manifest in self.snapshots():
                 if manifest.id in keep:
                     used.update(manifest.layers)
-                else:
-                    (self.root / "snapshots" / f"{manifest.id}.json").unlink()
+            for snapshot_id in self._ids():
+                if snapshot_id not in keep:
+                    (self.root / "snapshots" / f"{snapshot_id}.json").unlink()
             for uses in (self.root / "sandboxes").glob("*/*/layers.json"):
                 with contextlib.suppress(FileNotFoundError):  # the sandbox was stopped meanwhile
                     used.update(json.loads(uses.read_bytes()))
@@ -232,6 +255,12 @@ class Store:
             yield
         finally:
             os.close(descriptor)
+
+
+def _damaged(root: Path, snapshot_id: str) -> SnapshotUnknown:
+    return SnapshotUnknown(
+        f"the description of the snapshot {snapshot_id} in {root} is damaged, as after a power failure: take it again"
+    )
 
 
 def _is_locked(path: Path) -> bool:

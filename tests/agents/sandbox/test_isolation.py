@@ -202,6 +202,49 @@ async def test_a_tree_nested_a_thousand_deep_is_an_outcome_and_is_removed(overla
     assert [path.name for path in overlay.store.process.iterdir()] == ["alive"]
 
 
+HOLDS_REMOVED_FILES = """
+import mmap, os, sys, time
+held = []
+for i in range(10):
+    file = os.open("f", os.O_RDWR | os.O_CREAT)
+    os.unlink("f")
+    if sys.argv[1] == "mapped":
+        os.ftruncate(file, 1 << 20)
+        held.append(mmap.mmap(file, 1 << 20))
+        held[-1].write(bytes(1 << 20))
+        os.close(file)
+    else:
+        os.write(file, bytes(1 << 20))
+        held.append(file)
+time.sleep(15)
+"""
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+async def test_removed_files_that_are_held_count_as_written(overlay: Overlay, how: str) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    result = await sandbox.execute(["python3", "-c", HOLDS_REMOVED_FILES, how])
+    if how == "open" or os.geteuid() == 0:  # the kernel shows mapped files to root only
+        assert result.outcome is Outcome.DISK_FULL
+
+
+async def test_files_in_memory_do_not_count_as_written(sandbox: OverlaySandbox) -> None:
+    holds = "import os, time\nf = os.open('/tmp/f', os.O_RDWR | os.O_CREAT)\nos.unlink('/tmp/f')\n"
+    result = await sandbox.execute(["python3", "-c", f"{holds}os.write(f, bytes(6 << 20)); time.sleep(1)"])
+    assert result.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("close", ["chmod 000 .", "chmod 000 d", "chmod 600 d; chmod 000 ."])
+async def test_a_closed_folder_is_refused_and_the_work_folder_is_opened(sandbox: OverlaySandbox, close: str) -> None:
+    assert (await sandbox.execute(["sh", "-c", f"mkdir d; {close}"])).exit_code == 0
+    assert (await sandbox.execute(["sh", "-c", "echo next > f; cat f"])).stdout == b"next\n"
+    if " d" in close:
+        with pytest.raises(PathRefused, match="closed"):
+            await sandbox.execute(["true"], cwd="d")
+    (fork,) = await sandbox.fork(await sandbox.snapshot(), 1)
+    assert (await fork.execute(["cat", "f"])).stdout == b"next\n"
+
+
 async def test_a_deep_tree_can_be_removed_by_a_command(overlay: Overlay) -> None:
     sandbox = await overlay.start({}, Limits())
     dig = "import os\nfor _ in range(3000):\n  os.mkdir('d'); os.chdir('d')"

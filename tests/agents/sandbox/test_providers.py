@@ -107,6 +107,33 @@ async def test_what_is_written_to_the_disk_is_bounded(provider: Either) -> None:
     assert many.outcome is Outcome.DISK_FULL
 
 
+async def test_holes_in_files_count_as_written(provider: Either) -> None:
+    sandbox = await provider.start({}, SMALL)
+    holes = await sandbox.execute(["sh", "-c", "for i in $(seq 50); do truncate -s 1000000 $i; done"])
+    assert holes.outcome is Outcome.DISK_FULL
+    with pytest.raises(TooLarge):
+        await sandbox.snapshot()
+
+
+async def test_names_that_no_file_can_have_are_refused(provider: Either) -> None:
+    sandbox = await provider.start({}, SMALL)
+    for path in ("a" * 300, "a" * 300 + "/b", "é" * 200):
+        with pytest.raises(PathRefused, match="255"):
+            await sandbox.read(path)
+        with pytest.raises(PathRefused, match="255"):
+            await sandbox.write(path, b"")
+        with pytest.raises(PathRefused, match="255"):
+            await sandbox.execute(["true"], cwd=path)
+
+
+async def test_a_command_runs_in_no_folder_behind_a_link(provider: Either) -> None:
+    sandbox = await provider.start({"f": b""}, SMALL)
+    await sandbox.execute(["ln", "-s", "/etc", "link"])
+    for cwd in ("link", "link/x", "f"):
+        with pytest.raises(PathRefused):
+            await sandbox.execute(["pwd"], cwd=cwd)
+
+
 async def test_a_file_is_bounded_in_size(provider: Either) -> None:
     sandbox = await provider.start({}, replace(SMALL, file_bytes=1000))
     result = await sandbox.execute(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.agents.sandbox.overlay import Overlay
+from headrace.agents.sandbox.overlay import MAX_LAYERS, Overlay
 from headrace.agents.sandbox.protocol import Snapshot, SnapshotKind, SnapshotUnknown, StoreFull
-from headrace.agents.sandbox.store import Bounds, Store
+from headrace.agents.sandbox.store import Bounds, Store, remove_folder
 from tests.agents.sandbox.conftest import SMALL
 
 TAKES_A_SNAPSHOT = """
@@ -87,6 +87,62 @@ async def test_a_full_store_says_which_bound_and_the_sandbox_goes_on(overlay: Ov
     overlay.store.bounds = Bounds(min_free_bytes=2**62)
     with pytest.raises(StoreFull, match="min_free_bytes"):
         await sandbox.snapshot()
+
+
+async def test_a_full_store_takes_nothing_from_a_sandbox_whose_layers_would_be_merged(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    for number in range(MAX_LAYERS - 1):
+        await sandbox.write(f"f{number}", b"")
+        await sandbox.snapshot()
+    await sandbox.write("last", b"work")
+    overlay.store.bounds = Bounds(max_snapshots=1)
+    with pytest.raises(StoreFull, match="max_snapshots"):
+        await sandbox.snapshot()
+    assert await sandbox.read("last") == b"work"
+    assert not list(overlay.store.process.glob("layer-*"))
+    overlay.store.bounds = Bounds()
+    (fork,) = await sandbox.fork(await sandbox.snapshot(), 1)
+    assert (await fork.execute(["cat", "last", "f0"])).stdout == b"work"
+
+
+DAMAGES = (b"", b"{", b"[]", b"{}", b"\xff", b'{"id": "0", "layers": [], "bytes": 0}', b"null")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_description_costs_its_own_snapshot_only(overlay: Overlay, damage: bytes) -> None:
+    sandbox = await overlay.start({"f": b"0"}, SMALL)
+    kept = await sandbox.snapshot()
+    await sandbox.write("f", b"1")
+    damaged = await sandbox.snapshot()
+    description = overlay.store.root / "snapshots" / f"{damaged.id}.json"
+    description.write_bytes(damage)
+    Store(overlay.store.root).close()
+    assert await (await overlay.restore(kept)).read("f") == b"0"
+    with pytest.raises(SnapshotUnknown, match="damaged"):
+        await overlay.restore(damaged)
+    other = await overlay.restore(kept)
+    await other.write("f", b"1")
+    assert (await other.snapshot()).id == damaged.id  # the same work writes the description again
+    assert await (await overlay.restore(damaged)).read("f") == b"1"
+    description.write_bytes(damage)
+    overlay.store.remove_unreferenced({kept.id})
+    assert [found.id for found in overlay.store.snapshots()] == [kept.id]
+    assert not description.exists()
+
+
+async def test_a_snapshot_without_its_layers_is_an_error(overlay: Overlay) -> None:
+    sandbox = await overlay.start({}, SMALL)
+    await sandbox.write("f", b"1")
+    snapshot = await sandbox.snapshot()
+    remove_folder(overlay.store.layer(overlay.store.manifest(snapshot.id).layers[-1]))
+    with pytest.raises(SnapshotUnknown, match="lost layers"):
+        await overlay.restore(snapshot)
+
+
+@pytest.mark.parametrize("snapshot_id", ["../x", "", "a" * 5000, "é", "A" * 64, "0\n"])
+async def test_a_forged_id_is_unknown(overlay: Overlay, snapshot_id: str) -> None:
+    with pytest.raises(SnapshotUnknown):
+        await overlay.restore(reference(snapshot_id))
 
 
 def test_a_snapshot_of_another_provider_is_refused_with_its_name(folder: Path) -> None:
