@@ -78,7 +78,7 @@ async def run_episode(
             policy.append(sampled)
         step = harness.act(sampled)
         if isinstance(step, TestRun):
-            outputs, error = await run_in_sandbox(sandbox, step)
+            outputs, error = await run_in_sandbox(sandbox, step, harness.repository.texts())
             step = harness.tested(outputs, error)
         observation = step.observation if isinstance(step, Done) else step
         if observation is not None:

@@ -46,8 +46,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(OSError):  # the child does the same, in either order
         os.setpgid(child, child)
     text, ran = _read(reading, time.monotonic() + job["seconds"])
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):  # the child may have left its group
+        with contextlib.suppress(ProcessLookupError):
+            kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     if made:
         shutil.rmtree(made, ignore_errors=True)

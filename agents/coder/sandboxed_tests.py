@@ -1,6 +1,6 @@
 """Runs the tests of an episode in its sandbox: the functions are called there, the verdict is made here.
 
-    outputs, error = await run_in_sandbox(sandbox, test_run)      # {"charge": [23, 30]}, None
+    outputs, error = await run_in_sandbox(sandbox, test_run, repository.texts())      # {"charge": [23, 30]}, None
 
 What comes back was written next to untrusted code, so it is checked like any input: no shape of it raises.
 """
@@ -59,13 +59,16 @@ def parse_outputs(text: bytes) -> tuple[Outputs, str | None]:
     return found, None if ran == Outcome.COMPLETED else ran
 
 
-async def run_in_sandbox(sandbox: Sandbox, run: TestRun, python: str = "python3") -> tuple[Outputs, str | None]:
-    """Return the outputs of ``run`` on the files in ``sandbox``, and why they are incomplete or ``None``.
+async def run_in_sandbox(
+    sandbox: Sandbox, run: TestRun, texts: Mapping[str, bytes] | None = None, *, python: str = "python3"
+) -> tuple[Outputs, str | None]:
+    """Return the outputs of ``run`` in ``sandbox``, and why they are incomplete or ``None``. ``texts``: files to run
+    instead of those in the work folder, which candidate code may have changed in an earlier run.
 
     The policy's doing (time, memory, a dead process) is a label; only a sandbox that cannot run anything raises
     ``SandboxError``.
     """
-    done = await sandbox.execute(command(python), stdin=job(run), timeout_s=SECONDS + STARTUP_SECONDS)
+    done = await sandbox.execute(command(python), stdin=job(run, texts), timeout_s=SECONDS + STARTUP_SECONDS)
     if done.outcome is not Outcome.COMPLETED:
         return {}, str(done.outcome)
     if done.exit_code in (126, 127):

@@ -17,7 +17,7 @@ from typing import Any
 from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.grading import passed
 from headrace.agents.coder.repository import Line, Repository, signature
-from headrace.agents.coder.specification import NUMBERS, Specification, body, draw, mutant, value
+from headrace.agents.coder.specification import CALLS, NUMBERS, Specification, body, draw, mutant, value
 from headrace.agents.coder.trusted_run import run_trusted
 
 SIZE_WEIGHTS = {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}
@@ -149,8 +149,14 @@ def verify(task: Task) -> None:
     """Check ``task`` by running its reference and its broken repository. Raises ``UnverifiedTask``.
 
     The reference returns what the specifications ask for. In the broken repository each function to repair fails the
-    checks and the verdict, so that no mutant is equivalent; the other functions pass.
+    checks and the verdict, so that no mutant is equivalent; the other functions pass. The verdict has an input on
+    either side of a number that bounds x, so that it tells the function from x and from the number.
     """
+    for name in task.targets:
+        spec = task.specifications[name]
+        number = task.constants[spec.constant]
+        if spec.operation in CALLS and not min(task.verdict_inputs) < number < max(task.verdict_inputs):
+            raise UnverifiedTask(f"the verdict on {name} has inputs on one side of {number} only: others would pass")
     for inputs in (task.check_inputs, task.verdict_inputs):
         expected = task.expected(inputs)
         if wrong := set(expected) - passed(run_trusted(task.reference, task.calls(), inputs), expected):

@@ -25,7 +25,7 @@ from headrace.agents.coder.deletion.installation import (
 )
 from headrace.agents.coder.deletion.packages import package_of
 from headrace.agents.coder.deletion.suite import SuiteOutcome, SuiteResult, run_suite
-from headrace.agents.sandbox.protocol import Limits, Provider
+from headrace.agents.sandbox.protocol import Limits, Provider, TooLarge
 
 MEMORY_BYTES = 1 << 30
 
@@ -194,7 +194,10 @@ async def verdict(
         if not replaces_tests(path, task.tests_path) and not _collides(path, given)
     }
     files = {**given, **own, task.tests_path: task.tests.encode()}
-    sandbox = await provider.start(files, limits_of(interpreter))
+    try:
+        sandbox = await provider.start(files, limits_of(interpreter))
+    except TooLarge:  # code of the candidate made its files as large as its sandbox allowed
+        return 0.0, SuiteOutcome.NO_REPORT
     try:
         result = await run_suite(sandbox, task.module, task.tests_module, interpreter.python)
     finally:

@@ -133,6 +133,19 @@ async def test_the_sandbox_holds_neither_the_original_nor_its_bytecode_nor_an_ex
     await started.stop()
 
 
+async def test_files_that_a_run_changes_change_no_later_run(tmp_path: Path) -> None:
+    started = await Local(tmp_path, warn=False).start(TASK.reference.texts())
+    [path, *_] = TASK.paths.values()
+    code = "import glob, os\nfor name in glob.glob(os.path.join(%r, '*.py')): open(name, 'w').write('x = 1')\n"
+    work = (await started.execute(["pwd"])).stdout.decode().strip()
+    texts = {**TASK.reference.texts(), path: (code % work).encode() + TASK.reference.text(path)}
+    await run_in_sandbox(started, TestRun(Purpose.CHECK, TASK.calls(), TASK.check_inputs), texts)
+    assert await started.read(path) == b"x = 1"
+    outputs, error = await run_in_sandbox(started, RUN, TASK.reference.texts())
+    assert (outcome(TASK, passed(outputs, TASK.expected(TASK.verdict_inputs))), error) == (1.0, None)
+    await started.stop()
+
+
 async def test_values_of_the_visible_example_do_not_help(sandbox: Sandbox) -> None:
     task = training_task(0, 2)
     for name, path in task.paths.items():

@@ -1,13 +1,15 @@
 """Tasks are valid, the same on every machine, and disjoint between training and evaluation."""
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from headrace.agents.coder import vocabulary as words
 from headrace.agents.coder.grading import passed
-from headrace.agents.coder.specification import body
+from headrace.agents.coder.specification import CALLS, Operation, Specification, body, value
 from headrace.agents.coder.tasks import (
     Breakage,
     Split,
@@ -67,6 +69,40 @@ def test_an_equivalent_mutant_is_rejected() -> None:
     broken = task.broken.edited(task.paths[name], name, same)
     with pytest.raises(UnverifiedTask, match="equivalent"):
         verify(replace(task, broken=broken))
+
+
+def test_no_other_function_of_the_grammar_passes_a_verdict() -> None:
+    others: dict[str, Callable[[int], int]] = {"x": lambda x: x}
+    for number in range(101):
+        others |= {f"{number}": lambda x, number=number: number}  # type: ignore[misc]
+        for operation in Operation:
+            spec = Specification(operation, "c")
+            others[" ".join((*spec.words, f"{number}"))] = partial(_of_number, spec, number)
+    # The two tasks at the end had a verdict that x, and the number alone, passed.
+    for task in (*TASKS, make_task("coder-train-000198"), make_task("coder-train-000544")):
+        expected = task.expected(task.verdict_inputs)
+        for name in task.targets:
+            spec = task.specifications[name]
+            own = " ".join((*spec.words[:-1], "c", f"{task.constants[spec.constant]}"))
+            assert [
+                text
+                for text, other in others.items()
+                if tuple(map(other, task.verdict_inputs)) == expected[name] and text != own
+            ] == []
+
+
+def _of_number(spec: Specification, number: int, x: int) -> int:
+    return value(spec, x, {spec.constant: number})
+
+
+def test_a_verdict_that_another_function_passes_is_rejected() -> None:
+    task = next(task for task in TRAINING if {spec.operation for spec in _asked_of(task)} & set(CALLS))
+    with pytest.raises(UnverifiedTask, match="one side"):
+        verify(replace(task, verdict_inputs=tuple(range(20, 28))))
+
+
+def _asked_of(task: Task) -> list[Specification]:
+    return [task.specifications[name] for name in task.targets]
 
 
 def test_a_reference_that_is_not_valid_python_is_rejected() -> None:

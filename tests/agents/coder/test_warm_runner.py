@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from headrace.agents.coder import sandboxed_tests
 from headrace.agents.coder.demonstrations import Mistakes
 from headrace.agents.coder.harness import Purpose, TestRun
 from headrace.agents.coder.sandboxed_tests import run_in_sandbox
@@ -51,6 +52,15 @@ def test_no_candidate_changes_the_process_for_the_next(runner: WarmRunner) -> No
         texts = {path: code.encode() + b"\n" + text for path, text in task.reference.texts().items()}
         runner.run(run, texts)
         assert runner.run(run, task.reference.texts()) == before
+
+
+def test_a_candidate_that_leaves_its_group_is_ended(runner: WarmRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandboxed_tests, "SECONDS", 0.5)
+    task = training_task(0)
+    run = TestRun(Purpose.VERDICT, task.calls(), task.verdict_inputs)
+    leaves = b"import os, time; os.setpgid(0, os.getpgid(os.getppid())); time.sleep(60)\n"
+    texts = {path: leaves + text for path, text in task.reference.texts().items()}
+    assert runner.run(run, texts) == ({}, "timed_out")
 
 
 def test_an_ended_runner_says_so() -> None:

@@ -31,6 +31,7 @@ from headrace.agents.coder.deletion.tasks import (
     verified,
 )
 from headrace.agents.sandbox.overlay import Overlay
+from headrace.agents.sandbox.protocol import Limits
 from tests.agents.coder.deletion.conftest import FEATURE, MODULE
 
 
@@ -116,6 +117,14 @@ async def test_a_folder_in_the_place_of_a_file_earns_nothing_and_is_no_failure_o
     assert await verdict(provider, task, installed.interpreter, written) == (0.0, SuiteOutcome.RAN)
     packaged = replace(task, others={"more/inner.py": ""})
     assert await verdict(provider, packaged, installed.interpreter, {"more": b""}) == (0.0, SuiteOutcome.RAN)
+
+
+async def test_files_that_outgrow_the_sandbox_earn_nothing_and_are_no_failure_of_it(
+    provider: Overlay, installed: Installation, task: DeletionTask
+) -> None:
+    block = bytes(Limits().read_bytes)
+    written = {f"f{number}": block for number in range(Limits().disk_bytes // len(block))}
+    assert await verdict(provider, task, installed.interpreter, written) == (0.0, SuiteOutcome.NO_REPORT)
 
 
 EMPTY_TESTS = f"""import ast, unittest
