@@ -47,11 +47,11 @@ class Malformed:
 def parse(said: str) -> Action | Malformed:
     """Parse a message of the model. Never raises."""
     lines = [line.strip() for line in said.strip().splitlines()]
-    calls = [place for place, line in enumerate(lines) if line.split(maxsplit=1)[:1] and line.split()[0] in TOOLS]
+    calls = [place for place, line in enumerate(lines) if line and line.split(maxsplit=1)[0] in TOOLS]
     if not calls:
         return Malformed("unknown", f"no line starts with one of {', '.join(TOOLS)}")
-    tool, _, argument = lines[calls[0]].partition(" ")
-    argument = argument.strip()
+    tool, *rest = lines[calls[0]].split(maxsplit=1)  # at any white space, such as a tab
+    argument = rest[0] if rest else ""
     if len(calls) > 1:
         return Malformed(tool, "more than one call in a message")
     if any(lines[calls[0] + 1 :]):

@@ -241,17 +241,16 @@ def _states(candidate: Candidate, corpus: Corpus) -> Iterator[Failure]:
 
 
 def _assigned(text: str, hop: Hop) -> str | None:
-    """Return the value that ``text`` assigns to the hop's last cue, if it is another than the hop's."""
-    if not hop.cues:
-        return None
+    """Return the value that ``text`` assigns to the hop's last cue, or to its subject if it has none, if it is another
+    than the hop's."""
     values = list(_values(text, hop))
     return None if not values or normalised(hop.value) in values else values[0]
 
 
 def _values(text: str, hop: Hop) -> Iterator[str]:
-    """Yield what stands behind ``=`` or ``:`` after the hop's last cue."""
-    wanted = normalised(hop.value)
-    for match in re.finditer(rf"(?<!\w){re.escape(normalised(hop.cues[-1]))}(?!\w)", text):
+    """Yield what stands behind ``=`` or ``:`` after the hop's last cue, or its subject if it has none."""
+    wanted, named = normalised(hop.value), normalised((hop.subject, *hop.cues)[-1])
+    for match in re.finditer(rf"(?<!\w){re.escape(named)}(?!\w)", text):
         # ``length: int=0`` has an annotation first.
         rest = re.sub(r"^\s*:[^=,()]*(?=\s*=)", "", text[match.end() :])
         if re.match(r"\s*[=:]\s*" + re.escape(wanted) + r"(?![\w.])", rest):

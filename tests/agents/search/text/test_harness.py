@@ -42,6 +42,8 @@ def last(episode: TextHarness) -> str:
         ("read_document d1", "read_document", "d1"),
         ("answer", "answer", ""),
         ("answer d1-1, d2-1 d1-1", "answer", "d1-1, d2-1 d1-1"),
+        ("search_corpus\tbase class", "search_corpus", "base class"),
+        ("answer\u00a0d1-1", "answer", "d1-1"),
     ],
 )
 def test_the_last_line_is_the_call(said: str, tool: str, argument: str) -> None:
@@ -237,7 +239,10 @@ def test_limits_that_contradict_each_other_are_an_error(limits: dict[str, int]) 
 words = st.sampled_from(
     ["search_corpus", "grep_corpus", "read_document", "prune_chunks", "answer", "d1-1", "d2-1", "x"]
 )
-sayings = st.one_of(st.text(max_size=30), st.lists(words, max_size=4).map(" ".join))
+spaces = st.sampled_from([" ", "\t", "\u00a0", "\u2003", "\x1f", ", "])
+sayings = st.one_of(
+    st.text(max_size=30), st.builds(lambda space, each: space.join(each), spaces, st.lists(words, max_size=4))
+)
 
 
 @given(st.lists(sayings, min_size=1, max_size=12), st.lists(st.integers(1, 6), min_size=12, max_size=12))

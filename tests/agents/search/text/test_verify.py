@@ -246,6 +246,15 @@ def test_no_fact_of_the_installed_documentation_is_lost_without_a_document_that_
     assert lost < len(text.facts) / 100
 
 
+@pytest.mark.parametrize("value", ["ready", "to", "'ready'", "'ready to serve'"])
+def test_a_piece_of_a_constants_value_is_no_answer(value: str) -> None:
+    line = "net.BANNER = 'ready to serve'"
+    corpus = Corpus.of([Document("d1", "net", line)])
+    hop = Hop("net.BANNER", (), value, "d1", (line,))
+    failed = checks(Candidate("What is net.BANNER?", (hop,), value, (), "planted"), corpus)
+    assert failed == (set() if value in line and len(value) > 10 else {Check.STATES})
+
+
 def test_a_quote_over_two_chunks_is_rejected() -> None:
     lines = "\n".join(f"a.b.c{number} = {number} " + "word " * 30 for number in range(8))
     corpus = Corpus.of([Document("d1", "a.b", f"{lines}\n\na.b.size = 7")])
