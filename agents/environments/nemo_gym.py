@@ -33,8 +33,10 @@ from headrace.agents.environments.environment import (
     failed,
 )
 from headrace.agents.environments.policy_calls import PolicyAway, PolicyCalls, PolicyRefused
+from headrace.agents.environments.replies import SHOWN, ServerFailed, json_of, number_of, text_of
 from headrace.agents.environments.sessions import NOT_CHECKED
 from headrace.schemas.events import EndStatus
+from headrace.schemas.nesting import MAX_NESTING, nesting
 
 VERSION = "nemo-gym-1"
 """Changes whenever what the policy sees or may do changes."""
@@ -146,10 +148,6 @@ class NemoGymServer:
                 return failed(Cause.INFRASTRUCTURE, "environment_away", repr(error), episode.metrics)
 
 
-class ServerFailed(RuntimeError):
-    """The resources server refused what every rollout sends; the message has its answer."""
-
-
 @dataclass
 class _Episode:
     http: aiohttp.ClientSession
@@ -194,26 +192,32 @@ class _Episode:
                     return failed(Cause.INFRASTRUCTURE, "refused", str(error), self.metrics)
                 status, stop = EndStatus.BUDGET_EXHAUSTED, "context_exhausted"
                 break
+            try:
+                items = [dict(item) for item in response["output"]]
+                asked = [item for item in items if item["type"] == "function_call"]
+                calls = [(str(call["call_id"]), str(call["name"]), call["arguments"]) for call in asked]
+            except (KeyError, TypeError, ValueError) as error:
+                raise PolicyAway(f"the answer is no response: {error!r}") from error
             self.turns += 1
-            self.outputs += response["output"]
+            self.outputs += items
             if response.get("incomplete_details"):
                 status, stop = EndStatus.BUDGET_EXHAUSTED, "max_output_tokens"
                 break
-            asked = [item for item in response["output"] if item["type"] == "function_call"]
             if not asked:
                 break
-            for call in asked:
-                output = await self._tool(call)
-                self.outputs.append({"type": "function_call_output", "call_id": call["call_id"], "output": output})
+            for call_id, name, arguments in calls:
+                output = await self._tool(name, arguments)
+                self.outputs.append({"type": "function_call_output", "call_id": call_id, "output": output})
         return await self._verified({**response, "output": self.outputs}, status, stop)
 
-    async def _tool(self, call: Mapping[str, Any]) -> str:
+    async def _tool(self, name: str, given: Any) -> str:
         """Return the output of a tool, or an error for the policy."""
         self.tool_calls += 1
-        name = call["name"]
         allowed = [tool["name"] for tool in parameters_of(self.row).get("tools", []) if "name" in tool]
         try:
-            arguments = json.loads(call["arguments"] or "{}")
+            if not isinstance(given, str) or nesting(given.encode(errors="replace")) > MAX_NESTING:
+                raise ValueError("they are no text, or nested too deep")
+            arguments = json.loads(given or "{}")
         except ValueError as error:
             self.tool_errors += 1
             return f"error: the arguments are no JSON: {error}"
@@ -222,26 +226,25 @@ class _Episode:
             return f"error: there is no tool {name}: choose from {', '.join(allowed) or 'none'}"
         async with self.http.post(f"{self.config.url.rstrip('/')}/{quote(name, safe='')}", json=arguments) as response:
             self.tool_errors += not response.ok
-            return (await response.text())[:MAX_OUTPUT]
+            return (await text_of(response, 4 * MAX_OUTPUT))[:MAX_OUTPUT]
 
     async def _verified(self, response: Mapping[str, Any], status: EndStatus, stop: str) -> RolloutResult:
         said = await self._posted("verify", {**self.row, "response": response})
-        reward = said.get("reward")
-        if not isinstance(reward, (int, float)):
-            raise ServerFailed(f"/verify answered without a reward: {str(said)[:500]}")
+        reward = number_of(said.get("reward"))
+        if reward is None:
+            raise ServerFailed(f"/verify answered without a reward: {str(said)[:SHOWN]}")
         measured = {
-            name: float(value)
+            name: number
             for name, value in said.items()
-            if isinstance(value, (bool, int, float)) and name not in ("reward", *self.row)
+            if name not in ("reward", *self.row) and (number := number_of(value)) is not None
         }
-        return RolloutResult(status, {"nemo_gym": Part(float(reward))}, {**self.metrics, **measured}, stop)
+        return RolloutResult(status, {"nemo_gym": Part(reward)}, {**self.metrics, **measured}, stop)
 
     async def _posted(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         async with self.http.post(f"{self.config.url.rstrip('/')}/{path}", json=body) as response:
             if not response.ok:
-                raise ServerFailed(f"/{path} answered {response.status}: {(await response.text())[:500]}")
-            answer: dict[str, Any] = await response.json()
-            return answer
+                raise ServerFailed(f"/{path} answered {response.status}: {await text_of(response, SHOWN)}")
+            return await json_of(response, f"/{path}")
 
 
 def parameters_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,10 @@ from headrace.agents.environments.environment import (
     failed,
 )
 from headrace.agents.environments.policy_calls import PolicyAway, PolicyCalls, PolicyRefused
+from headrace.agents.environments.replies import SHOWN, ServerFailed, json_of, number_of, object_of
 from headrace.agents.environments.sessions import NOT_CHECKED
 from headrace.schemas.events import EndStatus
+from headrace.schemas.nesting import MAX_NESTING, nesting
 from headrace.schemas.redaction import redacted_address
 
 VERSION = "openenv-1"
@@ -98,8 +100,10 @@ async def openenv_environment(config: OpenEnvConfig) -> AsyncIterator["OpenEnvSe
         try:
             async with asyncio.timeout(STEP_S), http.get(f"{url}/schema") as response:
                 response.raise_for_status()
-                schema = (await response.json())["action"]
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+                schema = (await json_of(response, "/schema"))["action"]
+                if not isinstance(schema, dict):
+                    raise ServerFailed(f"/schema has no object for an action: {str(schema)[:SHOWN]}")
+        except (aiohttp.ClientError, TimeoutError, ServerFailed, KeyError) as error:
             raise EnvironmentUnusable(f"no environment of OpenEnv answers at {shown}/schema: {error!r}") from error
         if schema.get("title") in TOOL_ACTIONS:
             raise EnvironmentUnusable(
@@ -161,10 +165,6 @@ class OpenEnvServer:
             return failed(Cause.INFRASTRUCTURE, "environment_away", repr(error), episode.metrics)
 
 
-class ServerFailed(RuntimeError):
-    """The environment's server failed or broke off; the message has what it said."""
-
-
 @dataclass
 class _Episode:
     calls: PolicyCalls
@@ -193,19 +193,22 @@ class _Episode:
         """Play from the first observation to the end."""
         if "code" in said:
             raise ServerFailed(f"reset: {said}")
+        observation_in(said, "reset")
         self.messages.append({"role": "user", "content": first_message(self.config.instruction, self.schema, said)})
         while not said.get("done"):
             if self.turns >= self.config.max_turns:
                 return self.result(EndStatus.TURNS_EXHAUSTED, "max_turns")
             try:
-                message = (await self.calls.post("chat/completions", {"messages": self.messages}))["choices"][0][
-                    "message"
-                ]
+                answer: Any = await self.calls.post("chat/completions", {"messages": self.messages})
+                message = dict(answer["choices"][0]["message"])
             except PolicyRefused:
                 return self.result(EndStatus.BUDGET_EXHAUSTED, "context_exhausted")
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise PolicyAway(f"the answer is no chat completion: {error!r}") from error
             self.turns += 1
             self.messages.append(message)
-            said = await self._step(socket, message.get("content") or "")
+            text = message.get("content")
+            said = await self._step(socket, text if isinstance(text, str) else "")
             self.messages.append({"role": "user", "content": observation_of(said)})
         return self.result(EndStatus.COMPLETED, "done")
 
@@ -222,8 +225,12 @@ class _Episode:
                 raise ServerFailed(f"step: {said}")
             self.invalid_actions += 1
             return {"error": str(said.get("message"))}
+        observation_in(said, "step")
+        reward = 0.0 if said.get("reward") is None else number_of(said["reward"])
+        if reward is None:
+            raise ServerFailed(f"step answered a reward that is no number: {str(said['reward'])[:SHOWN]}")
         self.steps += 1
-        self.reward += said.get("reward") or 0.0
+        self.reward += reward
         return said
 
 
@@ -234,8 +241,16 @@ async def _asked(socket: aiohttp.ClientWebSocketResponse, kind: str, data: Mappi
         received = await socket.receive()
     if received.type is not aiohttp.WSMsgType.TEXT:
         raise ServerFailed(f"the connection ended after {kind}: {received.type.name}")
-    said: dict[str, Any] = json.loads(received.data)["data"]
+    said = object_of(received.data.encode(), kind).get("data")
+    if not isinstance(said, dict):
+        raise ServerFailed(f"{kind} answered without data: {received.data[:SHOWN]}")
     return said
+
+
+def observation_in(said: Mapping[str, Any], kind: str) -> None:
+    """Raise :class:`ServerFailed` unless ``said`` has an observation."""
+    if "observation" not in said:
+        raise ServerFailed(f"{kind} answered without an observation: {str(said)[:SHOWN]}")
 
 
 def first_message(instruction: str, schema: Mapping[str, Any], said: Mapping[str, Any]) -> str:
@@ -253,11 +268,13 @@ def action_of(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         text = text[text.index("\n") + 1 : -3].strip()
-    required = schema.get("required", [])
+    required = [name for name in _listed(schema.get("required")) if isinstance(name, str)]
     try:
+        if nesting(text.encode(errors="replace")) > MAX_NESTING:
+            raise ValueError("it is nested too deep")
         found = json.loads(text)
     except ValueError:
-        if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
+        if len(required) != 1 or not _is_text(schema, required[0]):
             raise NoAction("that is no JSON") from None
         found = text
     if isinstance(found, dict):
@@ -265,3 +282,14 @@ def action_of(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if len(required) == 1:
         return {required[0]: found}
     raise NoAction("that is no JSON object")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_text(schema: Mapping[str, Any], name: str) -> bool:
+    """Whether the schema says that the field ``name`` is a text."""
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, dict) else None
+    return isinstance(found, dict) and found.get("type") == "string"
