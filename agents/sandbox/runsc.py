@@ -59,6 +59,11 @@ _DEFAULT_LIMITS = Limits()
 READ = 'test -e "$1" || test -L "$1" || exit 3; test -L "$1" && exit 4; test -f "$1" || exit 4; head -c "$2" -- "$1"'
 """Prints a regular file; exit 3: missing, 4: something else."""
 
+ENTER = (
+    'for f; do test -e "$f" || test -L "$f" || exit 3; test -d "$f" && ! test -L "$f" && test -x "$f" || exit 4; done'
+)
+"""Exit 0 if its arguments are folders and can be entered; exit 3: one is missing, 4: something else."""
+
 WRITE = 'test -d "$1" && exit 4; mkdir -p -- "$(dirname -- "$1")" && cat > "$1.new~" && mv -fT -- "$1.new~" "$1"'
 """Replaces a file by the standard input."""
 
@@ -205,7 +210,18 @@ class RunscSandbox:
         check_command(command)
         parts = parts_of(cwd, folder=True)
         async with self._lock:
+            if parts:
+                await self._enter(parts)
             return await self._execute(command, parts, stdin, timeout_s, self.limits)
+
+    async def _enter(self, parts: Sequence[str]) -> None:
+        """Check that a command can run in the folder ``parts``, as far as what runs in the background leaves it so."""
+        shown = ["/".join([WORK, *parts[:end]]) for end in range(1, len(parts) + 1)]
+        found = await self._execute(["sh", "-c", ENTER, "sh", *shown], (), b"", None, self.limits)
+        if found.exit_code == 3:
+            raise FileMissing(f"there is no folder {'/'.join(parts)!r} to run in")
+        if found.exit_code != 0:
+            raise PathRefused(f"{'/'.join(parts)!r} is no folder to run in, or is closed")
 
     async def _execute(
         self,
@@ -234,8 +250,15 @@ class RunscSandbox:
         if result.exit_code is None or outcome is Outcome.OUT_OF_MEMORY:
             self._end()  # what the command left running in the sandbox cannot be told apart
         elif result.exit_code == 128 and b"executing processes for container" in result.stderr:
-            raise SandboxError(f"runsc could not run a command: {result.stderr[-300:].decode(errors='replace')}")
+            await self._check_running(container, result.stderr[-300:].decode(errors="replace"))
         return result
+
+    async def _check_running(self, container: str, said: str) -> None:
+        """Raise :class:`SandboxStopped` if the container has ended, as a command can bring about by killing its first
+        process. A container that runs has run the command, which may print what runsc prints."""
+        if '"status": "running"' not in await self._provider.containers.call("state", container):
+            self._end()
+            raise SandboxStopped(f"the sandbox {self.id} was ended by a command: {said}")
 
     async def read(self, path: str) -> bytes:
         """Return the content of a regular file."""

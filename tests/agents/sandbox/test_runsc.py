@@ -127,6 +127,29 @@ async def test_cpu_time_and_output_are_bounded(runsc: Runsc) -> None:
     assert (cut.exit_code, len(cut.stdout), cut.outcome) == (0, 4096, Outcome.OUTPUT_TRUNCATED)
 
 
+async def test_a_command_that_prints_what_runsc_prints_is_a_result(runsc: Runsc) -> None:
+    sandbox = await runsc.start({}, SMALL)
+    forged = await sandbox.execute(["sh", "-c", "echo executing processes for container >&2; exit 128"])
+    assert (forged.exit_code, forged.outcome) == (128, Outcome.COMPLETED)
+    assert (await sandbox.execute(["echo", "next"])).stdout == b"next\n"
+    await sandbox.execute(["sh", "-c", "kill -9 1; kill -9 -1"])
+    with pytest.raises(SandboxStopped):
+        await sandbox.execute(["true"])
+    await sandbox.stop()
+
+
+async def test_a_command_runs_in_a_folder_only(runsc: Runsc) -> None:
+    sandbox = await runsc.start({"d/f": b""}, SMALL)
+    await sandbox.execute(["sh", "-c", "ln -s /usr link; mkdir -m 000 closed"])
+    assert (await sandbox.execute(["ls"], cwd="d")).stdout == b"f\n"
+    with pytest.raises(FileMissing):
+        await sandbox.execute(["true"], cwd="d/e")
+    for cwd in ("d/f", "link", "closed", "link/bin"):
+        with pytest.raises(PathRefused):
+            await sandbox.execute(["true"], cwd=cwd)
+    await sandbox.stop()
+
+
 async def test_the_host_is_out_of_sight(runsc: Runsc) -> None:
     sandbox = await runsc.start({}, SMALL)
     for path in ("/etc/shadow", "/etc/passwd", "/root", "/home", __file__):
