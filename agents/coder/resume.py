@@ -4,10 +4,11 @@
     await resume_episode(conversation, task, trajectory, provider, turns)
 
 The harness is a function of the turns, so it is rebuilt from the log. The files come from the snapshot after the last
-complete turn, or from the rebuilt harness if there is none. A turn that was sampled but has no recorded result is
-carried out now.
+complete turn, or from the rebuilt harness if there is none, or none any more. A turn that was sampled but has no
+recorded result is carried out now.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,10 +17,12 @@ from headrace.agents.coder.grading import passed
 from headrace.agents.coder.harness import Done, Harness, Limits, Observation, Purpose, TestRun, request_tests
 from headrace.agents.coder.sandboxed_tests import run_in_sandbox
 from headrace.agents.coder.tasks import Task, outcome
-from headrace.agents.sandbox.protocol import Provider, Snapshot, SnapshotKind
+from headrace.agents.sandbox.protocol import Provider, Sandbox, Snapshot, SnapshotKind, SnapshotUnknown
 from headrace.agents.trajectory import Trajectory
 from headrace.schemas.events import ContextSummarized, EnvironmentSnapshotted, ModelCalled, ToolReturned
 from headrace.schemas.model import Record
+
+log = logging.getLogger(__name__)
 
 
 class CannotResume(ValueError):
@@ -111,11 +114,7 @@ async def resume_episode(
     if not all(turn.is_complete for turn in complete):
         raise CannotResume("a turn before the last has no recorded result")
     harness = replayed(task, complete, limits)
-    snapshot = complete[-1].snapshot if complete else None
-    if snapshot is not None:
-        sandbox = await provider.restore(snapshot)
-    else:
-        sandbox = await provider.start(harness.repository.texts())
+    sandbox = await _restored(provider, complete[-1].snapshot if complete else None, harness)
     try:
         return await run_episode(
             policy,
@@ -129,6 +128,15 @@ async def resume_episode(
         )
     finally:
         await sandbox.stop()
+
+
+async def _restored(provider: Provider, snapshot: Snapshot | None, harness: Harness) -> Sandbox:
+    if snapshot is not None:
+        try:
+            return await provider.restore(snapshot)
+        except SnapshotUnknown as error:
+            log.warning("the attempt continues without its snapshot, with the files of its recorded edits: %s", error)
+    return await provider.start(harness.repository.texts())
 
 
 async def score_snapshot(provider: Provider, task: Task, snapshot: Snapshot) -> float:

@@ -71,8 +71,8 @@ def weighted(lengths: Lengths, weights: Lengths) -> float:
 
 def length_cost(x: float, *, k: float, q: float) -> float:
     """Returns C_{k,q}(x) for x ≥ 0, k > 0, q ≥ 0; accurate also near q = 1, where the formula divides by zero."""
-    if x < 0 or k <= 0 or q < 0:
-        raise ValueError(f"x is {x}, k {k} and q {q}: x ≥ 0, k > 0 and q ≥ 0 are needed")
+    if not (0 <= x < math.inf and 0 < k < math.inf and 0 <= q < math.inf):
+        raise ValueError(f"x is {x}, k {k} and q {q}: finite x ≥ 0, k > 0 and q ≥ 0 are needed")
     grown = math.log1p(k * x)
     exponent = (1 - q) * grown
     # (1 + kx)^(1−q) − 1 is expm1(exponent); expm1(a)/a → 1 gives the limit for q → 1.

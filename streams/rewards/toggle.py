@@ -12,6 +12,7 @@ reward spec. λ, m and the percentile are not published; the values are headrace
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 SOLVED = 1.0
 """Outcome from which a response is correct."""
@@ -92,5 +93,7 @@ def length_budgets(
         if outcome >= solved:
             lengths.setdefault(task_id, []).append(length)
     return {
-        task_id: sorted(seen)[math.ceil(percentile / 100 * len(seen)) - 1] for task_id, seen in sorted(lengths.items())
+        # Exact: 14 / 100 * 50 is above 7 in floats.
+        task_id: sorted(seen)[math.ceil(Fraction(str(percentile)) * len(seen) / 100) - 1]
+        for task_id, seen in sorted(lengths.items())
     }

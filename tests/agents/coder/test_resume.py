@@ -1,5 +1,6 @@
 """An attempt that stopped after any turn continues from there: no token twice, the same end, the same files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from headrace.agents.coder.trusted_run import run_trusted
 from headrace.agents.conversation import Conversation
 from headrace.agents.sandbox.local import Local
 from headrace.agents.sandbox.recorded import start_recorded
+from headrace.agents.sandbox.store import Store
 from headrace.schemas import events as facts
 from tests.agents.coder.noted import Noted, ScriptedModel
 from tests.agents.coder.players import play, repair, training_task
@@ -85,6 +87,30 @@ async def test_an_attempt_continues_from_its_last_turn(tmp_path: Path, after: in
     assert trajectory.defects == []
     assert trajectory.sampled_tokens == sum(map(len, turns))
     assert reward.total == 1.0
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged", "of another turn"])
+async def test_an_attempt_continues_without_its_snapshot_and_no_other_changes_its_verdict(
+    tmp_path: Path, damage: str
+) -> None:
+    task = training_task(3, 2)
+    _, end, turns = play(task)
+    noted = await stopped(task, turns, tmp_path, after=len(turns) - 1)
+    recorded = recorded_turns(noted.facts)
+    snapshot, first = recorded[-1].snapshot, recorded[0].snapshot
+    assert snapshot is not None
+    assert first is not None
+    assert snapshot.id != first.id
+    if damage == "of another turn":
+        recorded[-1] = replace(recorded[-1], snapshot=first)
+    elif damage == "removed":
+        Store(tmp_path).remove_unreferenced({first.id})
+    else:
+        (tmp_path / "snapshots" / f"{snapshot.id}.json").write_bytes(b"")
+    conversation = Conversation(ScriptedModel(turns[len(recorded) :]), noted)  # type: ignore[arg-type]
+    done = await resume_episode(conversation, task, noted, Local(tmp_path, warn=False), recorded)  # type: ignore[arg-type]
+    assert (done.status, done.outcome, done.answer) == (end.status, end.outcome, end.answer)
+    assert done.outcome == 1.0
 
 
 async def test_a_restored_environment_is_scored_by_a_verifier(tmp_path: Path) -> None:

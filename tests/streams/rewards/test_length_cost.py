@@ -65,7 +65,13 @@ def test_the_cost_is_never_more_than_the_length(x: float, k: float, q: float) ->
     assert 0 <= length_cost(x, k=k, q=q) <= x * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("x", "k", "q"), [(-1, 1, 1), (1, 0, 1), (1, 1, -1)])
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "q"),
+    [(-1, 1, 1), (1, 0, 1), (1, 1, -1), (NAN, 1, 1), (1, NAN, 1), (1, 1, NAN), (INF, 1, 1), (1, INF, 1), (1, 1, INF)],
+)
 def test_settings_outside_the_formula_are_an_error(x: float, k: float, q: float) -> None:
     with pytest.raises(ValueError, match="are needed"):
         length_cost(x, k=k, q=q)

@@ -66,6 +66,12 @@ def test_a_budget_is_the_nearest_rank_percentile_of_the_correct_lengths(percenti
     assert length_budgets(responses, percentile=percentile) == {"t": budget}
 
 
+@pytest.mark.parametrize(("percentile", "count"), [(14, 50), (7, 100), (28, 25), (55, 20), (0.7, 1000), (2.3, 1000)])
+def test_a_percentile_that_is_a_whole_number_of_responses_is_that_one(percentile: float, count: int) -> None:
+    responses = [("t", 1.0, length) for length in range(1, count + 1)]
+    assert length_budgets(responses, percentile=percentile) == {"t": round(percentile * count / 100)}
+
+
 groups = st.lists(st.tuples(st.floats(0, 2), st.integers(0, 1000)), min_size=1, max_size=16)
 
 
