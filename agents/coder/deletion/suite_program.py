@@ -11,10 +11,12 @@ examples.
 It is passed to the interpreter as text. It imports the test framework before the candidate's folder is on the path, and
 takes its own classes and functions out of ``__main__``, so that no import gives them to the candidate. Before and after
 the suite it runs a test that has to pass and one that has to fail, under the name of a test of the suite, so that a
-changed framework cannot spare them by name. Code that shares the process with its tests can still forge results, for
-instance through frames, so the report is checked again outside, and is called best effort.
+changed framework cannot spare them by name, and compares what framework, builtins and this program consist of with what
+they were. Code that shares the process with its tests can still forge results, for instance through frames or by a
+change that it takes back, so the report is checked again outside, and is called best effort.
 """
 
+import builtins
 import contextlib
 import io
 import json
@@ -27,6 +29,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from test import support  # type: ignore[import-not-found]  # CPython's own, which has no stubs
+
+WATCHED = ("contextlib", "json", "json.encoder", "os", "traceback", "types", "unittest")
+"""Modules that must be as they were before the candidate, with their submodules of ``unittest``."""
+GROWS = ("builtins", "unittest")
+"""Modules in which new names change nothing for others."""
+HEAP_TYPE = 1 << 9
+"""Flag of a class that can be changed."""
 
 MOST_NAMES = 20_000
 MOST_MESSAGES = 10
@@ -82,6 +91,46 @@ def each_test(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
             yield each
 
 
+class Framework:
+    """What the test framework, the builtins and this program consist of, as it is now."""
+
+    def __init__(self) -> None:
+        modules = [module for name, module in sys.modules.items() if name in WATCHED or name.startswith("unittest.")]
+        # The builtins come first: with them as they were, the rest of the comparison can be trusted.
+        named = [("builtins", vars(builtins)), *((module.__name__, vars(module)) for module in modules)]
+        named.append(("", globals()))
+        classes = {
+            value
+            for _, space in named
+            for value in space.values()
+            if isinstance(value, type) and value.__flags__ & HEAP_TYPE
+        }
+        named += [("", vars(kind)) for kind in classes]
+        self.spaces = [(name in GROWS, space, {**space}) for name, space in named]
+        self.codes = [
+            (value, value.__code__, value.__defaults__, value.__kwdefaults__)
+            for _, _, space in self.spaces
+            for value in space.values()
+            if isinstance(value, types.FunctionType)
+        ]
+
+    def is_unchanged(self) -> bool:
+        """Return whether all of it is the same. Compares by identity, so that no ``__eq__`` has a say."""
+        for may_grow, space, before in self.spaces:
+            for name, value in before.items():
+                if name not in space or space[name] is not value:
+                    return False
+            for name in () if may_grow else space.keys() - before.keys():
+                if name != "__warningregistry__" and type(space[name]) is not types.ModuleType:
+                    return False
+        for function, code, defaults, keyword_defaults in self.codes:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+            if function.__kwdefaults__ is not keyword_defaults:
+                return False
+        return True
+
+
 def canary_of(example: unittest.TestCase, *, fails: bool) -> unittest.TestCase:
     """Return a test with the names of ``example`` whose result is known."""
 
@@ -115,6 +164,7 @@ def main() -> None:
     # The test framework may have loaded the masked original, which is empty.
     sys.modules.pop(asked["module"], None)
     main_module, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    framework = Framework()
     recorder = Recorder()
     tests: list[unittest.TestCase] = []
     is_genuine = True
@@ -122,12 +172,12 @@ def main() -> None:
         try:
             suite = unittest.defaultTestLoader.loadTestsFromName(asked["tests"])
             tests += each_test(suite)
-            is_genuine = not tests or canary(tests)
+            is_genuine = framework.is_unchanged() and (not tests or canary(tests))
             suite.run(recorder)
         except BaseException as error:  # noqa: BLE001 - whatever loading a candidate raises is its result
             recorder.others.append(type(error).__name__)
             recorder.note(type(error).__name__, sys.exc_info())
-        is_genuine = is_genuine and canary(tests or [unittest.FunctionTestCase(print)])
+        is_genuine = is_genuine and framework.is_unchanged() and canary(tests or [unittest.FunctionTestCase(print)])
     sys.modules["__main__"] = main_module
     failed = set(recorder.others)
     answer = {

@@ -131,6 +131,17 @@ async def test_a_cheat_is_labelled_and_earns_nothing(tmp_path: Path, task: Delet
     assert "tests pass" not in shown[1]
 
 
+async def test_code_that_closes_its_sandbox_earns_nothing_and_is_no_failure_of_it(
+    tmp_path: Path, task: DeletionTask
+) -> None:
+    edit = ("edit", {"path": PATH, "old": "def hls_to_rgb", "new": "import os; os.chmod('.', 0)\n\ndef hls_to_rgb"})
+    looks: list[Call] = [("run_tests", {}), ("run_tests", {}), ("read", {"path": "a" * 300})]
+    result, shown = await attempted(tmp_path, task, [edit, *looks], [("submit", {})])
+    assert result.failure is None
+    assert result.rewards == {"deletion": Part(0.0)}
+    assert shown[3].startswith("error: ")
+
+
 async def test_edited_tests_and_modules_that_hide_others_earn_nothing(tmp_path: Path, task: DeletionTask) -> None:
     empty = "import unittest\nclass Anything(unittest.TestCase):\n    def test_it(self): pass\n"
     result, shown = await attempted(

@@ -90,6 +90,45 @@ CHEATS = {
         "unittest.TestCase.run = lambda self, result=None: result.addSuccess(self)",
         SuiteOutcome.PATCHED,
     ),
+    "canary told by its code": (
+        "import unittest\nmethod = unittest.TestCase._callTestMethod\n"
+        "unittest.TestCase._callTestMethod = lambda self, test: "
+        "method(self, test) if test.__func__.__code__.co_name == 'known' else None",
+        SuiteOutcome.PATCHED,
+    ),
+    "canary told by its class, in a new attribute": (
+        "import unittest\ndef found(self, name):\n"
+        "    value = object.__getattribute__(self, name)\n"
+        "    tests = [each for each in dir(type(self)) if each.startswith('test')]\n"
+        "    return (lambda: None) if name.startswith('test') and len(tests) > 1 else value\n"
+        "unittest.TestCase.__getattribute__ = found",
+        SuiteOutcome.PATCHED,
+    ),
+    "code of the framework": (
+        "import unittest\ndef quiet(self, method):\n    if method.__func__.__code__.co_name == 'known': method()\n"
+        "unittest.TestCase._callTestMethod.__code__ = quiet.__code__",
+        SuiteOutcome.PATCHED,
+    ),
+    "json": (
+        "import json\ndumps = json.dumps\n"
+        "json.dumps = lambda answer: dumps({**answer, 'passed': answer['passed'] + answer['others'], 'others': []})",
+        SuiteOutcome.PATCHED,
+    ),
+    "builtins": (
+        "import builtins\nordered, kept = sorted, set\nclass Nothing(kept): pass\n"
+        "def those(*given):\n    return Nothing() if given and given[0] and "
+        "ordered(given[0])[0].startswith('test_colorsys') and len(given[0]) < 6 else kept(*given)\n"
+        "builtins.set = those",
+        SuiteOutcome.PATCHED,
+    ),
+    "recorder by its base class": (
+        "import unittest\nevery = unittest.TestResult.__subclasses__()\n"
+        "[found] = [each for each in every if each.__name__ == 'Recorder']\n"
+        "broke = found.broke\n"
+        "found.broke = lambda self, test, error: broke(self, test, error) "
+        "if len([each for each in dir(type(test)) if each.startswith('test')]) < 2 else self.passed.append(test.id())",
+        SuiteOutcome.PATCHED,
+    ),
 }
 
 
