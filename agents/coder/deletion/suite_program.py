@@ -25,7 +25,7 @@ import sys
 import traceback
 import types
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from test import support  # type: ignore[import-not-found]  # CPython's own, which has no stubs
@@ -97,7 +97,8 @@ class Framework:
     def __init__(self) -> None:
         modules = [module for name, module in sys.modules.items() if name in WATCHED or name.startswith("unittest.")]
         # The builtins come first: with them as they were, the rest of the comparison can be trusted.
-        named = [("builtins", vars(builtins)), *((module.__name__, vars(module)) for module in modules)]
+        named: list[tuple[str, Mapping[str, Any]]] = [("builtins", vars(builtins))]
+        named += [(module.__name__, vars(module)) for module in modules]
         named.append(("", globals()))
         classes = {
             value
