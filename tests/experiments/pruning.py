@@ -27,7 +27,7 @@ from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.schedules import RateShape, ScheduleSettings
 from headrace.trainer.model.load import load_model
 from headrace.trainer.supervised.fine_tune import SupervisedConfig, TuningExample, fine_tune
-from tests.experiments.page import COLOURS, new_figure, table, write
+from tests.experiments.page import COLOURS, new_figure, show, table, write
 from tests.simulator.learn import Curve, Evaluation, LearnSettings, Step, learn, trainer_settings
 from tests.simulator.search import FIRST_TRAINING_TASK, SearchEpisode, sampling_settings
 from tests.simulator.search_player import play_perfectly
@@ -232,19 +232,19 @@ def cell(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, then write the page."""
+    """Run what is missing, then write the page; without results, print what budgets allow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="folder of finished runs; unset: nothing is learnt")
+    parser.add_argument("--results", type=Path, help="folder of finished runs; unset: nothing is learnt, nor written")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    paragraphs, figure = _allowed(), None
-    if options.results is not None:
-        runs, seeds = results(options.results, options.seeds), range(options.seeds)
-        paragraphs += _learnt(runs, seeds)
-        figure = _figure(runs, seeds)
-    write("pruning", "Pruning under a budget that several hops cannot meet without it", paragraphs, figure)
+    if options.results is None:
+        show(_allowed(), "with --results DIR also what is learnt")
+        return
+    runs, seeds = results(options.results, options.seeds), range(options.seeds)
+    title = "Pruning under a budget that several hops cannot meet without it"
+    write("pruning", title, [*_allowed(), *_learnt(runs, seeds)], _figure(runs, seeds), options="--results DIR")
 
 
 def _allowed() -> list[str]:
@@ -299,8 +299,7 @@ def _learnt(runs: Runs, seeds: range) -> list[str]:
         f"for {WARM_UP_STEPS} steps; then {STEPS} steps of CISPO with {GROUPS} groups of 8, 4 substeps, β from "
         f"{FIRST_BETA:g} to {BETA:g} and the curriculum from few hops to many over {ANNEALED_AT} versions, the first "
         f"{ROOMY_UNTIL} of them with a budget that one and two hops meet without a prune. "
-        f"{len(seeds)} seeds, {HELD_OUT_PER_HOPS} held-out tasks of each number of hops, mean ± deviation "
-        "(`--results DIR` makes this half):",
+        f"{len(seeds)} seeds, {HELD_OUT_PER_HOPS} held-out tasks of each number of hops, mean ± deviation:",
         table(["", "", "", "1 hop", "2 hops", "3 hops"], learnt),
         "Pruning by version, greedy on the held-out tasks. Accuracy: share of removed chunks that are no evidence. The "
         "trajectory's recall counts what was ever shown, the output's what is in the answer:",

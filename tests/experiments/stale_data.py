@@ -3,6 +3,7 @@
 python -m tests.experiments.stale_data
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from statistics import mean, stdev
 
 from headrace.trainer.losses.settings import AdvantageScale, CorrectionSettings, LossSettings
@@ -47,6 +48,7 @@ def clipped(learnt: Learnt) -> float:
 
 def main() -> None:
     """Run everything, then write the page."""
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     runs = {(arm, lag): [run(arm, lag, seed) for seed in SEEDS] for arm in ARMS for lag in LAGS}
     speeds = {key: [speed(learnt) for learnt in found] for key, found in runs.items()}
 

@@ -24,7 +24,7 @@ from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.rewards.swarm import ARMS
 from headrace.streams.rewards.toggle import Toggle, length_budgets
 from headrace.trainer.model.load import load_model
-from tests.experiments.page import write
+from tests.experiments.page import show, write
 from tests.experiments.swarm_arms_page import HELD_OUT_TASKS, Run, page, what_pays
 from tests.simulator.learn import Curve, Evaluation, LearnSettings, Step, learn, trainer_settings
 from tests.simulator.sampling import Attempt, SamplingSettings, play
@@ -161,9 +161,9 @@ def kept(results: Path, arm: str, seed: int, steps: int) -> Run:
 
 
 def main() -> None:
-    """Run what is missing, then write the page."""
+    """Run what is missing, then write the page; without results, print what the rewards pay for."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="folder of finished runs; unset: nothing is learnt")
+    parser.add_argument("--results", type=Path, help="folder of finished runs; unset: nothing is learnt, nor written")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--threads", type=int, default=1)
@@ -176,13 +176,13 @@ def main() -> None:
             found = base_budgets(load_model(BASE), sampling_settings(), seed, lambda task: task.source.value)
             print(f"seed {seed}: {found}")
         return
-    paragraphs, figure = what_pays(), None
-    if given.results is not None:
-        seeds = range(given.seeds)
-        runs = {(arm, seed): kept(given.results, arm, seed, given.steps) for seed in seeds for arm in given.arms}
-        learnt, figure = page({arm: [runs[arm, seed] for seed in seeds] for arm in given.arms})
-        paragraphs += learnt
-    write("swarm_arms", "Shaping for sub-agents, by arm", paragraphs, figure)
+    if given.results is None:
+        show(what_pays(), "with --results DIR also what is learnt")
+        return
+    seeds = range(given.seeds)
+    runs = {(arm, seed): kept(given.results, arm, seed, given.steps) for seed in seeds for arm in given.arms}
+    learnt, figure = page({arm: [runs[arm, seed] for seed in seeds] for arm in given.arms})
+    write("swarm_arms", "Shaping for sub-agents, by arm", [*what_pays(), *learnt], figure, options="--results DIR")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 python -m tests.experiments.warm_up
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ def filtered(tasks: int = TASKS, per_task: int = PER_TASK, rules: Context1Filter
 
 def main() -> None:
     """Run everything, then write the page."""
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     single, several = filtered(per_task=1), filtered()
     of_single, of_several = single.by_hops(), several.by_hops()
     rows = [

@@ -3,6 +3,7 @@
 python -m tests.experiments.zero_variance
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass
 from statistics import mean
 
@@ -106,6 +107,7 @@ def _gradient(policy: Policy, settings: BanditSettings, batch: Batch) -> tuple[n
 
 def main() -> None:
     """Run everything, then write the page."""
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     with_all = {loss: [compare(loss, seed, drop=False) for seed in SEEDS] for loss in LOSSES}
     dropped = {loss: [compare(loss, seed, drop=True) for seed in SEEDS] for loss in LOSSES}
     off_policy = {loss: [compare(loss, seed, drop=False, off_policy=True) for seed in SEEDS] for loss in LOSSES}
