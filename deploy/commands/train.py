@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.terminal import print_text
+from headrace.deploy.terminal import print_error, print_text
 from headrace.schemas.safe_text import redacted
 
 
@@ -49,7 +49,7 @@ defaults. Files to start from: deploy/training. Every option: headrace settings 
     show_default=True,
     help="A panel that is updated in place, or one line per step; auto: the panel on a terminal.",
 )
-@click.option("--check", is_flag=True, help="Print the resulting settings and exit.")
+@click.option("--check", is_flag=True, help="Print the resulting settings, and warnings, and exit.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (HEADRACE_LOG_LEVEL).")
 def command(
     file: Path | None, assignments: tuple[str, ...], check: bool, progress: str, **overrides: str | None
@@ -68,14 +68,23 @@ def command(
     """
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.configuration.shown import toml_of
+    from headrace.deploy.processes.ranks import leads
     from headrace.deploy.processes.train import ProgressDisplay, train, trainer_config
     from headrace.deploy.processes.worker import run_process
+    from headrace.deploy.stack.trainer_beside import warnings_about
 
     settings = load_settings(**overrides)
     if check:
         config = trainer_config(settings, file, assignments)
-        print_text(redacted(f"{toml_of(config)}\n\n# sha256 of the settings that affect learning: {config.sha256()}\n"))
+        said = "".join(f"# Warning: {each}\n" for each in warnings_about(config, settings.data))
+        hashed = f"# sha256 of the settings that affect learning: {config.sha256()}\n"
+        print_text(redacted(f"{toml_of(config)}\n\n{hashed}{said}"))
         return
-    sys.exit(
-        run_process("trainer", settings, lambda: train(settings, file, assignments, show=ProgressDisplay(progress)))
-    )
+
+    def run() -> int:
+        if leads():
+            for each in warnings_about(trainer_config(settings, file, assignments), settings.data):
+                print_error(f"Warning: {each}")
+        return train(settings, file, assignments, show=ProgressDisplay(progress))
+
+    sys.exit(run_process("trainer", settings, run))

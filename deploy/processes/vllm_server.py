@@ -54,6 +54,9 @@ class VllmConfig:
     """Most sequences in a decoding batch."""
     kv_cache_bytes: int = 128 * 1024**2
     """On a CPU: memory of the attention's cache, in bytes, at least that of a sequence of `max_model_len` tokens."""
+    gpu_memory_utilization: float | None = None
+    """On a GPU: share of its memory that the engine takes (vLLM's --gpu-memory-utilization); unset: vLLM's default,
+    which leaves no room for a trainer on the same GPU."""
     threads: int = 1
     """On a CPU: threads of a decoding step. With more than there are free cores, each step waits for the slowest."""
     tool_parser: str | None = None
@@ -62,6 +65,11 @@ class VllmConfig:
     """vLLM's --reasoning-parser, also for the gateway; unset: reasoning stays text."""
     seed: int = 0
     """Seed of the sampling."""
+
+    def __post_init__(self) -> None:
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"gpu_memory_utilization is {share}: it must be above 0 and at most 1")
 
 
 def engine_command(config: VllmConfig) -> tuple[list[str], dict[str, str]]:
@@ -102,6 +110,8 @@ def engine_command(config: VllmConfig) -> tuple[list[str], dict[str, str]]:
         "HF_HUB_OFFLINE": "1",
         "PYTHONPYCACHEPREFIX": str(config.cache_dir / "bytecode"),
     }
+    if config.device is Device.CUDA and config.gpu_memory_utilization is not None:
+        argv += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
     if config.device is Device.CPU:
         argv += [
             *("--dtype", "float32"),

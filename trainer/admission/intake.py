@@ -34,6 +34,9 @@ T = TypeVar("T")
 _SILENCE_S = 5.0
 """After this many seconds without a record the log's end is requested, to tell a quiet broker from a lost one."""
 
+_MOST_NAMED = 8
+"""Other runs whose groups are logged."""
+
 
 class Retry(Protocol):
     """Repeats calls that raise ``LogUnavailable``, until its own retry limit."""
@@ -92,6 +95,8 @@ class Intake:
         self._seen: dict[int, OrderedDict[str, int]] = {}
         self._next: dict[int, int] = {}
         self._arrived: deque[TrainingRecord] = deque()
+        self._has_own = False
+        self._others: set[str] = set()
         groups.on_expired = self._note_lost
         groups.on_replaced = self._note_replaced
 
@@ -176,9 +181,25 @@ class Intake:
         if not isinstance(group, TrainingGroup):
             return TrainingRecord(reference, None, f"a {group.TYPE} does not belong here")
         # Only the trainer of the group's own run may reject it: a rejection here would give it two fates.
-        if group.run != self._run or not self._is_first(group.group_id, reference):
+        if group.run != self._run:
+            self._note_other(group.run)
+            return TrainingRecord(reference, None)
+        self._has_own = True
+        if not self._is_first(group.group_id, reference):
             return TrainingRecord(reference, None)
         return TrainingRecord(reference, group, rollouts=_rollouts(record))
+
+    def _note_other(self, run: str) -> None:
+        """Log that groups of ``run`` are skipped, once for each run, as long as there was none of this run: a gateway
+        or sampler that was started with another name sends everything past this trainer."""
+        if self._has_own or run in self._others or len(self._others) >= _MOST_NAMED:
+            return
+        self._others.add(run)
+        _log.warning(
+            "groups of run %s are skipped: this trainer trains run %s, of which no group has arrived yet. If they are "
+            "meant for it, start the stack and the samplers with --run %s",
+            run, self._run, self._run,
+        )  # fmt: skip
 
     def _is_first(self, group_id: str, reference: Reference) -> bool:
         seen = self._seen[reference.partition]

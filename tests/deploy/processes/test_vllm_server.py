@@ -49,6 +49,15 @@ def test_cpu_settings_share_the_machine_and_gpu_settings_are_vllms_defaults():
     assert not {"--enforce-eager", "--kv-cache-memory-bytes", "--block-size", "--dtype"} & set(argv)
 
 
+def test_an_engine_may_share_a_gpu():
+    argv, _ = command(device=Device.CUDA, gpu_memory_utilization=0.4)
+    assert option(argv, "--gpu-memory-utilization") == "0.4"
+    assert "--gpu-memory-utilization" not in command(device=Device.CUDA)[0]
+    assert "--gpu-memory-utilization" not in command(gpu_memory_utilization=0.4)[0]
+    with pytest.raises(ValueError, match="gpu_memory_utilization is 40"):
+        command(gpu_memory_utilization=40)
+
+
 def test_parsers_are_passed_on_by_their_names():
     argv, _ = command(tool_parser="hermes", reasoning_parser="qwen3")
     assert (option(argv, "--tool-call-parser"), option(argv, "--reasoning-parser")) == ("hermes", "qwen3")

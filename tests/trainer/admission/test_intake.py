@@ -1,4 +1,7 @@
+from collections import OrderedDict
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
@@ -13,8 +16,9 @@ from headrace.schemas.rollouts import RolloutCounts
 from headrace.schemas.topics import TRAINING
 from headrace.schemas.wire import Message
 from headrace.streams.grouping.group import output_message
-from headrace.trainer.admission.intake import open_intake
-from tests.trainer.feed import attempt, feed_groups, feed_trajectories, send_groups
+from headrace.trainer.admission.intake import Intake, call_once, open_intake
+from tests.trainer.builders import member, training_group
+from tests.trainer.feed import attempt, feed_groups, feed_trajectories, message_of, send_groups
 
 
 async def drain(intake, expected):
@@ -168,3 +172,23 @@ async def test_what_expires_of_a_log_that_was_replaced_is_reported(kafka):
         lost, *found = await until(intake, "replaced/e")
         assert (lost.reference, lost.lost) == (Reference(partition=1, offset=end + 1), 2)
         assert found[-1].group.group_id == "replaced/e"
+
+
+def test_groups_of_another_run_are_skipped_and_named_once_while_there_is_no_own_one(caplog):
+    def arrived(name, run):
+        group = training_group(name, [member(attempt(name, run=run, seed=0))], run=run)
+        message = message_of(group, id=name, key=name)
+        record = SimpleNamespace(partition=0, offset=next(offsets), headers=message.headers, value=message.value)
+        return intake._arrival(record).group
+
+    offsets = count()
+    intake = Intake("b:1", SimpleNamespace(), SimpleNamespace(), run="by-name", window=10, patience_s=1.0, answer_s=1.0,
+                    retry=call_once)  # fmt: skip
+    intake._seen[0] = OrderedDict()
+    assert [arrived("a", "by-default"), arrived("b", "by-default")] == [None, None]
+    assert arrived("c", "by-name") is not None
+    assert arrived("d", "another") is None
+    assert caplog.messages == [
+        "groups of run by-default are skipped: this trainer trains run by-name, of which no group has arrived yet. If "
+        "they are meant for it, start the stack and the samplers with --run by-name"
+    ]
