@@ -5,7 +5,8 @@
     {"task_id": "text-heldout-3f9a…", "status": "completed", "chunk_ids": ["d0960-1"], "recall": 1.0, …}
 
 With ``--gateway URL`` each attempt is a session of the capture gateway: its calls are recorded with their tokens, the
-task's evidence and the result go into the trajectory, and ``search-text@1`` rewards it.
+task's evidence and the result go into the trajectory, and ``search-text@1`` rewards it. With ``--kafka`` and ``--run``
+groups begin only within the trainer's budget.
 """
 
 import argparse
@@ -18,44 +19,57 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from openai import AsyncOpenAI, OpenAIError
 
+from headrace.agents.environments.program_groups import add_options, room_of, run_groups, settings_of
+from headrace.agents.environments.sessions import GatewayFailed, Session, Sessions, UnrecordedSessions, gateway_sessions
 from headrace.agents.retrieval.endpoint import RetrievalError
 from headrace.agents.retrieval.index import open_retriever
 from headrace.agents.retrieval.retriever import Retriever
 from headrace.agents.search.tasks import Split
 from headrace.agents.search.text.episode import Attempted, AttemptSettings, attempt
-from headrace.agents.search.text.harness import TextLimits
-from headrace.agents.search.text.sessions import Sessions
+from headrace.agents.search.text.harness import HARNESS_VERSION, TextLimits
 from headrace.agents.search.text.tasks import TextTask, read_tasks
-from headrace.schemas.ids import uuid7
+from headrace.schemas.events import EndStatus
+
+AGENT = "search-text"
+"""Name of the agent in every ``trajectory.started``; it selects the reward."""
 
 
 class Program:
     """Makes attempts."""
 
     def __init__(
-        self, client: AsyncOpenAI, retriever: Retriever, settings: AttemptSettings, sessions: Sessions | None = None
+        self, client: AsyncOpenAI, retriever: Retriever, settings: AttemptSettings, timeout_s: float = 1800.0
     ) -> None:
         self._client = client
         self._retriever = retriever
         self._settings = settings
-        self._sessions = sessions
+        self._timeout_s = timeout_s
 
-    async def one(self, task: TextTask, group: dict[str, Any]) -> dict[str, Any]:
-        """Attempt ``task``; return the line to print. Failures of the endpoints become a line with the error."""
+    async def one(self, task: TextTask, session: Session) -> dict[str, Any]:
+        """Attempt ``task`` and print its line; return the body with which the session ends. Failures of the endpoints
+        become a line with the error."""
+        client = self._client.with_options(base_url=session.base_url)
         try:
-            if self._sessions is None:
-                attempted = await attempt(self._client, self._retriever, task.question, self._settings)
-            else:
-                async with self._sessions.opened(task, group) as session:
-                    client = self._client.with_options(api_key=session.api_key)
-                    attempted = await attempt(client, self._retriever, task.question, self._settings)
-                    session.ends(attempted)
-        except (OpenAIError, RetrievalError, aiohttp.ClientError) as error:
-            return {"task_id": task.task_id, "status": "failed", "error": f"{type(error).__name__}: {error}"}
-        return line_of(task, attempted)
+            async with asyncio.timeout(self._timeout_s):
+                attempted = await attempt(client, self._retriever, task.question, self._settings)
+        except (OpenAIError, RetrievalError, TimeoutError) as error:
+            failed = str(EndStatus.FAILED)
+            print_line({"task_id": task.task_id, "status": failed, "error": f"{type(error).__name__}: {error}"})
+            return {"status": failed}
+        print_line(line_of(task, attempted))
+        return {"status": str(attempted.status), "answer": attempted.as_answer()}
+
+
+def print_line(line: dict[str, Any]) -> None:
+    """Print the result of an attempt."""
+    print(json.dumps(line), flush=True)  # noqa: T201 - the program's output
+
+
+def about(task: TextTask) -> dict[str, Any]:
+    """Return what ``POST /sessions`` is told of an attempt at ``task``."""
+    return {"task_id": task.task_id, "agent": AGENT, "harness_version": HARNESS_VERSION, "task": task.facts}
 
 
 def line_of(task: TextTask, attempted: Attempted) -> dict[str, Any]:
@@ -75,37 +89,21 @@ def line_of(task: TextTask, attempted: Attempted) -> dict[str, Any]:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Attempt the tasks, ``options.concurrency`` at a time."""
+    """Attempt the tasks, ``options.concurrency`` attempts at a time."""
     tasks = [task for task in read_tasks(options.tasks) if task.split == options.split][: options.count]
     limits = TextLimits(options.budget, options.soft or options.budget // 2, options.hard or options.budget * 3 // 4)
     settings = AttemptSettings(options.model, options.temperature, options.answer_tokens, limits)
-    slots = asyncio.Semaphore(options.concurrency)
+    groups = settings_of(options)
     async with AsyncExitStack() as exits:
         retriever = await open_retriever(options.corpus)
-        key = os.environ.get("OPENAI_API_KEY", "none")
-        base = None if options.gateway is None else f"{options.gateway.rstrip('/')}/v1"
-        client = await exits.enter_async_context(AsyncOpenAI(api_key=key, base_url=base))
-        sessions = None
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        client = await exits.enter_async_context(AsyncOpenAI(api_key=key))
+        sessions: Sessions = UnrecordedSessions(str(client.base_url))
         if options.gateway is not None:
-            headers = {"Authorization": f"Bearer {key}"}
-            http = await exits.enter_async_context(
-                aiohttp.ClientSession(options.gateway.rstrip("/") + "/", headers=headers)
-            )
-            sessions = Sessions(http)
-        program = Program(client, retriever, settings, sessions)
-
-        async def one(task: TextTask, group: dict[str, Any]) -> None:
-            try:
-                print(json.dumps(await program.one(task, group)), flush=True)  # noqa: T201 - the program's output
-            finally:
-                slots.release()
-
-        async with asyncio.TaskGroup() as running:
-            for task in tasks:
-                group = {"group_id": str(uuid7()), "group_size": options.attempts} if options.attempts > 1 else {}
-                for _ in range(options.attempts):
-                    await slots.acquire()
-                    running.create_task(one(task, group))
+            sessions = await exits.enter_async_context(gateway_sessions(options.gateway, key))
+        room = await exits.enter_async_context(room_of(options))
+        program = Program(client, retriever, settings, options.timeout)
+        await run_groups(tasks, groups, sessions, room, about=about, attempt=program.one)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,8 +115,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--gateway", metavar="URL", help="the capture gateway: attempts are recorded")
     parser.add_argument("--split", type=Split, choices=list(Split), default=Split.HELD_OUT)
     parser.add_argument("--count", type=int, default=100, help="tasks")
-    parser.add_argument("--attempts", type=int, default=1, help="attempts per task, which form a group")
-    parser.add_argument("--concurrency", type=int, default=8, help="attempts at a time")
+    add_options(parser)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--answer-tokens", type=int, default=1_024, help="longest answer of the model")
     parser.add_argument("--budget", type=int, default=32_768, help="tokens of context")
@@ -130,13 +127,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the options and run."""
     options = parser().parse_args(argv)
-    for name in ("count", "attempts", "concurrency", "answer_tokens"):
+    for name in ("count", "answer_tokens"):
         if getattr(options, name) < 1:
             parser().error(f"--{name.replace('_', '-')} must be at least 1")
+    problem = None
     try:
         asyncio.run(run(options))
-    except ValueError as error:  # no corpus, no index, no tasks, limits that contradict each other
-        sys.exit(str(error))
+    except* (ValueError, GatewayFailed) as errors:  # no corpus, no index, no tasks, options that contradict each other
+        problem = errors.exceptions[0]
+    if problem is not None:
+        sys.exit(str(problem))
 
 
 if __name__ == "__main__":

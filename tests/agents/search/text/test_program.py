@@ -1,5 +1,6 @@
 """The program over real text: a policy that answers right, one that prunes wrongly, and sessions of a gateway."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("openai")
 from openai import AsyncOpenAI
 
+from headrace.agents.environments.sessions import Session
 from headrace.agents.retrieval.documents import write_documents
 from headrace.agents.retrieval.index import RetrievalSettings, build_index, retriever_of
 from headrace.agents.search.text import program as text_program
@@ -218,6 +220,7 @@ async def test_with_a_gateway_each_attempt_is_a_session_that_ends_with_its_resul
             text_program.parser().parse_args([*options, "--split", str(TASK.split), "--attempts", "2"])
         )
     assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len({each["session"] for each in starts}) == 2
     assert [(each["agent"], each["harness_version"], each["group_size"]) for each in starts] == [
         ("search-text", HARNESS_VERSION, 2)
     ] * 2
@@ -259,6 +262,32 @@ async def test_an_endpoint_that_fails_is_a_line_with_the_error(
     assert line["status"] == "failed"
     assert "BadRequestError" in line["error"]
     assert ends == [{"status": "failed"}]
+
+
+async def test_an_attempt_that_takes_too_long_ends_as_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.chat = self.completions = self
+
+        def with_options(self, **_: Any) -> "Slow":
+            return self
+
+        async def create(self, **_: Any) -> Any:
+            await asyncio.Event().wait()
+
+    retriever = await retriever_of(TEXT.documents, RetrievalSettings())
+    program = text_program.Program(Slow(), retriever, AttemptSettings("m"), timeout_s=0.01)  # type: ignore[arg-type]
+    assert await program.one(TASK, Session("s", "t", "http://nowhere/v1")) == {"status": "failed"}
+    assert json.loads(capsys.readouterr().out)["error"].startswith("TimeoutError")
+
+
+def test_options_that_contradict_each_other_are_a_sentence(tmp_path: Path) -> None:
+    write_tasks([TASK], tmp_path / "tasks.jsonl")
+    options = ["--corpus", str(tmp_path), "--tasks", str(tmp_path / "tasks.jsonl"), "--model", "m"]
+    with pytest.raises(SystemExit, match="concurrency is 4: it must be at least attempts, 8"):
+        text_program.main([*options, "--attempts", "8", "--concurrency", "4"])
 
 
 def test_a_missing_corpus_is_a_sentence(tmp_path: Path) -> None:
