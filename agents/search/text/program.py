@@ -68,7 +68,7 @@ def print_line(line: dict[str, Any]) -> None:
 
 
 def about(task: TextTask) -> dict[str, Any]:
-    """Return what ``POST /sessions`` is told of an attempt at ``task``."""
+    """Return the fields of ``POST /sessions`` for an attempt at ``task``."""
     return {"task_id": task.task_id, "agent": AGENT, "harness_version": HARNESS_VERSION, "task": task.facts}
 
 

@@ -122,6 +122,6 @@ async def test_a_session_that_the_gateway_has_ended_ends_nothing_else(caplog: py
 
 
 @pytest.mark.parametrize("settings", [{"attempts": 0}, {"epochs": 0}, {"attempts": 8, "concurrency": 4}])
-def test_settings_that_cannot_be_met_are_refused(settings: dict[str, int]) -> None:
+def test_settings_that_cannot_be_met_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         GroupSettings(**settings)

@@ -6,6 +6,7 @@ from headrace.schemas.events import ToolErrorClass, ToolStatus
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, ToolUse, Trajectory, Turn
 from headrace.streams.rewards.coder import CODER, CODER_SHORT, coder, open_todos
+from tests.streams.attempts import attempt as recorded
 
 
 def use(tool: str, items: object = None, error: ToolErrorClass | None = None) -> ToolUse:
@@ -35,6 +36,18 @@ def test_the_verdict_alone_is_the_reward_of_a_tidy_attempt() -> None:
 
 def test_without_a_verdict_there_is_no_reward() -> None:
     assert CODER.score(attempt(outcome=None)).unscored == "no_outcome"
+
+
+def test_an_attempt_that_the_gateway_recorded_pays_for_its_length_and_for_nothing_else() -> None:
+    """The deletion harness has other arguments of the to-do list, and the gateway knows no causes of failed calls."""
+    todo = ToolUse(call_id="c", tool="todo_add", arguments={"item": "a"}, status=ToolStatus.OK)
+    failed = ToolUse(call_id="d", tool="edit", arguments={}, status=ToolStatus.ERROR)
+    long = recorded("t", turns=[Turn(sampled_tokens=4_000, tools=[todo, failed])] * 3)
+    own = coder(version=1, name="deletion", length_weight=0.00005)
+    components = own.score(long).components
+    assert (components["unfinished_todos"].value, components["tool_errors"].value) == (0.0, 0.0)
+    assert own.score(long).total == pytest.approx(1.0 - 0.00005 * components["length_cost"].value)
+    assert components["length_cost"].value > 0
 
 
 def test_open_to_dos_cost_their_share() -> None:
