@@ -35,7 +35,7 @@ from headrace.agents.retrieval.index import open_retriever
 from headrace.agents.retrieval.retriever import Retriever
 from headrace.agents.search.tasks import Split
 from headrace.agents.search.text.tasks import TextTask, read_tasks
-from headrace.schemas.events import EndStatus
+from headrace.schemas.events import EndStatus, Purpose
 
 AGENT = "swarm"
 """Name of the agent in every ``trajectory.started``; it selects the reward."""
@@ -293,7 +293,12 @@ async def run(options: argparse.Namespace) -> None:
         room = await exits.enter_async_context(room_of(options))
         program = Program(client, sessions, retriever, settings)
         tasks = swarm_tasks(questions, options.questions)[: options.count]
-        await run_groups(tasks, groups, sessions, room, about=about, attempt=program.one)
+        purpose = Purpose.EVALUATE if options.split is Split.HELD_OUT else Purpose.TRAIN
+
+        def about_it(task: SwarmTask) -> Mapping[str, Any]:
+            return {**about(task), "purpose": str(purpose)}
+
+        await run_groups(tasks, groups, sessions, room, about=about_it, attempt=program.one)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -303,7 +308,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", type=Path, required=True, help="file of `headrace tasks`")
     parser.add_argument("--gateway", metavar="URL", required=True, help="the capture gateway")
     parser.add_argument("--model", default="policy")
-    parser.add_argument("--split", type=Split, choices=list(Split), default=Split.HELD_OUT)
+    parser.add_argument("--split", type=Split, choices=list(Split), default=Split.HELD_OUT, help="heldout: evaluation")
     parser.add_argument("--count", type=int, help="tasks; default: all")
     parser.add_argument("--questions", type=int, default=4, help="questions of a wide task")
     parser.add_argument("--steps", type=int, default=24, help="critical steps of an attempt")
