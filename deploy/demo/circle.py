@@ -77,6 +77,8 @@ class DemoPlan:
     groups stay fresh enough to be admitted."""
     learning_rate: float = 8e-4
     """Learning rate of AdamW."""
+    last_rate: float = 1.0
+    """Share of the learning rate at the last step, to which it declines along a cosine; 1: it stays."""
     constant_length: int = 16
     """Tokens by which a trajectory's objective is divided: about as many as a trajectory samples."""
     concurrency: int = 64
@@ -105,12 +107,17 @@ class DemoPlan:
                 "max_staleness": self.max_staleness,
                 "max_steps_ahead": self.max_steps_ahead,
                 "optimizer": {"learning_rate": self.learning_rate},
+                **({"schedule": self._schedule} if self.last_rate < 1 else {}),
                 "constant_length": self.constant_length,
                 "shuffle_advantages": self.control,
             },
             "vllm": {"seed": self.seed},
         }
         return merged(own, self.system.options, self.variant.options)
+
+    @property
+    def _schedule(self) -> dict[str, object]:
+        return {"shape": "cosine", "decay_steps": self.steps, "final_share": self.last_rate}
 
     def rollouts(self, stack: Stack) -> RolloutConfig:
         """Returns the sampler's settings."""

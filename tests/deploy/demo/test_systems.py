@@ -90,6 +90,12 @@ def test_what_is_given_replaces_the_arm_which_replaces_the_system() -> None:
     assert merged({"a": {"x": 1}}, {"b": {}}, {"a": {"y": 2}}) == {"a": {"x": 1, "y": 2}, "b": {}}
 
 
+def test_a_learning_rate_that_declines_does_so_over_the_steps_of_the_plan() -> None:
+    assert "schedule" not in DemoPlan(steps=9).options()["trainer"]
+    declines = DemoPlan(steps=9, last_rate=0.1).options()["trainer"]
+    assert declines["schedule"] == {"shape": "cosine", "decay_steps": 9, "final_share": 0.1}
+
+
 def test_an_unknown_system_arm_or_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="no system 'chess': expected one of quick, search, "):
         system_named("chess")
