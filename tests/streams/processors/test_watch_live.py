@@ -109,7 +109,7 @@ def of_quarter(quarter: int, messages: list[tuple[Topic, Message]]) -> list[tupl
 
 def test_kill_9_in_the_middle_leaves_what_an_undisturbed_run_writes(kafka: str, tmp_path: Path) -> None:
     """Both in one process, as in a stack, and each in one of its own, which are killed at different times. A quarter of
-    the input comes before each of them starts, so that no kill is after the last record, however slow the machine is."""
+    the input comes before each of them starts, so that no kill is after the last record, however slow a machine is."""
     hacked, honest = list(planted(HACKED)), list(planted(HONEST))
     to_observe = len(hacked) + len(honest)
 
