@@ -11,16 +11,23 @@ appended to a file, and a program that is started again leaves those out.
 import argparse
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace.agents.backpressure import Backpressure
-from headrace.agents.environments.rollouts import END_S, AlwaysRoom, Room
-from headrace.agents.environments.sessions import GatewayFailed, Session, SessionLost, Sessions
-from headrace.schemas.events import EndStatus
+from headrace.agents.environments.rollouts import AlwaysRoom, Room
+from headrace.agents.environments.sessions import (
+    GatewayFailed,
+    Session,
+    SessionLost,
+    Sessions,
+    abort_session,
+    open_group,
+)
 from headrace.schemas.ids import uuid7
 
 _log = logging.getLogger(__name__)
@@ -81,7 +88,7 @@ async def run_groups(
             try:
                 body = await attempt(task, session)
             except BaseException:
-                await _abort(sessions, session)
+                await abort(session)
                 raise
             try:
                 await sessions.end(session, body)
@@ -89,6 +96,9 @@ async def run_groups(
                 _log.warning("an attempt at %s is lost: %s", task.task_id, error)
         finally:
             slots.release()
+
+    async def abort(session: Session) -> None:
+        await abort_session(sessions, session)
 
     async with asyncio.TaskGroup() as running:
         for epoch in range(settings.epochs):
@@ -99,7 +109,9 @@ async def run_groups(
                 for _ in range(settings.attempts):
                     await slots.acquire()
                 await room.room()
-                members = await _opened(sessions, about(task), settings.attempts)
+                members = await open_group(
+                    sessions, {**about(task), **_group(settings.attempts)}, settings.attempts, abort
+                )
                 room.opened([member.trajectory_id for member in members])
                 if settings.begun is not None:
                     with settings.begun.open("a") as file:
@@ -110,25 +122,9 @@ async def run_groups(
     return count
 
 
-async def _opened(sessions: Sessions, about: Mapping[str, Any], size: int) -> list[Session]:
-    """Open a session for each attempt of a task; if one of them fails, none stays open."""
-    group = {"group_id": str(uuid7()), "group_size": size} if size > 1 else {}
-    members: list[Session] = []
-    try:
-        for _ in range(size):
-            members.append(await sessions.open({**about, **group}))  # noqa: PERF401 - those before a failure are kept
-    except BaseException:
-        for member in members:
-            await _abort(sessions, member)
-        raise
-    return members
-
-
-async def _abort(sessions: Sessions, session: Session) -> None:
-    """End a session that has no result; what cannot be told ends by itself, as idle."""
-    with suppress(GatewayFailed, TimeoutError):
-        async with asyncio.timeout(END_S):
-            await sessions.end(session, {"status": EndStatus.ABORTED.value})
+def _group(size: int) -> dict[str, Any]:
+    """Fields of ``POST /sessions`` for a group; an attempt alone is none."""
+    return {"group_id": str(uuid7()), "group_size": size} if size > 1 else {}
 
 
 def _names_in(file: Path | None) -> frozenset[str]:
@@ -160,3 +156,31 @@ async def room_of(options: argparse.Namespace) -> AsyncIterator[Room]:
         return
     async with Backpressure(options.kafka, run=options.run, limit=options.max_groups) as room:
         yield room
+
+
+def run_program(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], Awaitable[None]],
+    argv: Sequence[str] | None,
+    *,
+    at_least_one: Sequence[str],
+) -> None:
+    """Read the options and ``run``. A problem of theirs, or of the gateway, ends the process with its message.
+
+    ``at_least_one``: names of the options that must be at least 1.
+    """
+    options = parser.parse_args(argv)
+    for name in at_least_one:
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+
+    async def ran() -> None:
+        await run(options)
+
+    problem = None
+    try:
+        asyncio.run(ran())
+    except* (ValueError, GatewayFailed) as errors:  # no corpus, no index, no tasks, options that contradict each other
+        problem = errors.exceptions[0]
+    if problem is not None:
+        sys.exit(str(problem))

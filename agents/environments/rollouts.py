@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +24,7 @@ from headrace.agents.environments.environment import (
     failed,
 )
 from headrace.agents.environments.outcome import checked, end_of_session, outcome_of
-from headrace.agents.environments.sessions import GatewayFailed, Session, SessionLost, Sessions
+from headrace.agents.environments.sessions import Session, SessionLost, Sessions, abort_session, open_group
 from headrace.schemas.events import EndStatus, Purpose
 from headrace.schemas.ids import uuid7
 
@@ -33,9 +32,6 @@ log = logging.getLogger(__name__)
 
 AGENT = "environment"
 """Name of the agent in ``trajectory.started`` unless another is chosen; it selects the reward ``environment@1``."""
-
-END_S = 10.0
-"""Longest time to tell the gateway that a cancelled rollout was aborted, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ class _Run:
 
     async def begin(self, task: EnvironmentTask, tasks: asyncio.TaskGroup) -> None:
         """Open the sessions of a group, and start its rollouts as far as there are slots."""
-        config, members = self._config, list[Session]()
+        config = self._config
         about: dict[str, Any] = {
             "task_id": task.task_id,
             "agent": config.agent,
@@ -180,13 +176,7 @@ class _Run:
         }
         if config.purpose is Purpose.TRAIN:
             about |= {"group_id": uuid7(), "group_size": config.group_size}
-        try:
-            for _ in range(config.group_size):
-                members.append(await self._sessions.open(about))
-        except BaseException:
-            for session in members:
-                await self._abort(session)
-            raise
+        members = await open_group(self._sessions, about, config.group_size, self._abort)
         self._room.opened([session.trajectory_id for session in members])
         self.tally.groups += 1
         remaining = [config.group_size]
@@ -246,11 +236,8 @@ class _Run:
             )
 
     async def _abort(self, session: Session) -> None:
-        """End a session that has no result; what cannot be told ends by itself, as idle."""
         self.tally.ended[EndStatus.ABORTED.value] += 1
-        with suppress(GatewayFailed, TimeoutError):
-            async with asyncio.timeout(END_S):
-                await self._sessions.end(session, {"status": EndStatus.ABORTED.value, "answer": {"stop": "aborted"}})
+        await abort_session(self._sessions, session, answer={"stop": "aborted"})
 
 
 async def _before_stop(waiting: Any, stop: asyncio.Event) -> bool:

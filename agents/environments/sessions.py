@@ -4,8 +4,9 @@ session = await sessions.open({"task_id": "9f3c…", "group_id": "019…", "grou
 await sessions.end(session, {"status": "completed", "outcome": 1.0, "answer": {…}})
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from uuid import uuid4
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
+from headrace.schemas.events import EndStatus
 from headrace.schemas.redaction import redacted_address
 
 AWAY_S = 60.0
@@ -21,6 +23,9 @@ AWAY_S = 60.0
 
 REQUEST_S = 30.0
 """Longest wait for an answer."""
+
+END_S = 10.0
+"""Longest time to tell the gateway that a session was aborted, in seconds."""
 
 NOT_CHECKED = "not-checked"
 """Key of a gateway that accepts every key."""
@@ -79,6 +84,28 @@ class UnrecordedSessions:
 
     async def end(self, session: Session, body: Mapping[str, Any]) -> None:
         """Nothing is told."""
+
+
+async def open_group(
+    sessions: Sessions, about: Mapping[str, Any], size: int, abort: Callable[[Session], Awaitable[None]]
+) -> list[Session]:
+    """Open ``size`` sessions; if one of them cannot be opened, ``abort`` each of those before it."""
+    members: list[Session] = []
+    try:
+        for _ in range(size):
+            members.append(await sessions.open(about))  # noqa: PERF401 - those before a failure are kept
+    except BaseException:
+        for member in members:
+            await abort(member)
+        raise
+    return members
+
+
+async def abort_session(sessions: Sessions, session: Session, **more: Any) -> None:
+    """End a session that has no result; what cannot be told ends by itself, as idle. ``more``: fields of its end."""
+    with suppress(GatewayFailed, TimeoutError):
+        async with asyncio.timeout(END_S):
+            await sessions.end(session, {"status": EndStatus.ABORTED.value, **more})
 
 
 class GatewaySessions:

@@ -214,30 +214,30 @@ def _path() -> str:
 def folder_below(root: Path, parts: tuple[str, ...]) -> str:
     """Return the path of the folder ``parts`` below ``root``. Raises :class:`FileMissing`, and :class:`PathRefused` if
     a component is something else than a folder, such as a link."""
+    shown = "/".join(parts)
+    os.close(_opened(root, parts, f"there is no folder {shown!r} to run in", f"{shown!r} is no folder to run in"))
+    return os.path.join(root, *parts)
+
+
+def _opened(root: Path, parts: tuple[str, ...], missing: str, refused: str) -> int:
+    """Return a descriptor of the folder ``parts`` below ``root``; the caller closes it. ``missing`` and ``refused`` are
+    the messages of the errors, the second one without its cause."""
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.close(open_folder(top, parts))
+        return open_folder(top, parts)
     except FileNotFoundError:
-        raise FileMissing(f"there is no folder {'/'.join(parts)!r} to run in") from None
+        raise FileMissing(missing) from None
     except OSError as error:
-        raise PathRefused(f"{'/'.join(parts)!r} is no folder to run in: {error.strerror}") from None
+        raise PathRefused(f"{refused}: {error.strerror}") from None
     finally:
         os.close(top)
-    return os.path.join(root, *parts)
 
 
 def read_below(root: Path, folders: tuple[str, ...], name: str, most: int) -> bytes:
     """Return the content of a file below ``root``; see ``Sandbox.read``."""
     shown = "/".join([*folders, name])
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        folder = open_folder(top, folders)
-    except FileNotFoundError:
-        raise FileMissing(f"there is no file {shown!r}") from None
-    except OSError as error:
-        raise PathRefused(f"{shown!r} goes through something that is not a folder: {error.strerror}") from None
-    finally:
-        os.close(top)
+    missing, refused = f"there is no file {shown!r}", f"{shown!r} goes through something that is not a folder"
+    folder = _opened(root, folders, missing, refused)
     try:
         return read_regular(folder, name, most, shown)
     finally:

@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from typing import Any
 
 from openai import AsyncOpenAI, OpenAIError
 
-from headrace.agents.environments.program_groups import add_options, room_of, run_groups, settings_of
+from headrace.agents.environments.program_groups import add_options, room_of, run_groups, run_program, settings_of
 from headrace.agents.environments.sessions import GatewayFailed, Session, Sessions, gateway_sessions
 from headrace.agents.retrieval.endpoint import RetrievalError
 from headrace.agents.retrieval.index import open_retriever
@@ -321,17 +320,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the options and run."""
-    options = parser().parse_args(argv)
-    for name in ("questions", "steps", "subagent_steps", "answer_tokens"):
-        if getattr(options, name) < 1:
-            parser().error(f"--{name.replace('_', '-')} must be at least 1")
-    problem = None
-    try:
-        asyncio.run(run(options))
-    except* (ValueError, GatewayFailed) as errors:  # no corpus, no index, no tasks, options that contradict each other
-        problem = errors.exceptions[0]
-    if problem is not None:
-        sys.exit(str(problem))
+    run_program(parser(), run, argv, at_least_one=("questions", "steps", "subagent_steps", "answer_tokens"))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from aiohttp import web
 from headrace.agents.policy import PolicyClient, PolicyError, parse_completion
 from headrace.agents.sampled_tokens import GENERATE
 from headrace.schemas.events import Sampling, VersionSpan
+from tests.local_server import serving
 
 NO_LOGPROBS = [7.25, math.nan, -math.inf, math.inf]
 """Invalid log-probabilities: logits (vLLM's ``--logprobs-mode raw_logits``) and results of broken weights."""
@@ -111,16 +112,8 @@ async def engine(
 
     app = web.Application()
     app.router.add_post(GENERATE, handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        host, port = runner.addresses[0][:2]
-        async with PolicyClient(f"http://{host}:{port}/", **settings) as client:
-            yield client, requests
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url, PolicyClient(f"{url}/", **settings) as client:
+        yield client, requests
 
 
 async def test_the_request_contains_every_sampling_parameter() -> None:

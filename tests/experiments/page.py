@@ -1,5 +1,6 @@
 """A page of an experiment: its claim, its numbers and its picture, into ``trainer/experiments``."""
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table, the first column to the left and the others to the right."""
     lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def takes_no_options(about: str | None) -> None:
+    """Answer ``--help`` with ``about``, and refuse all other options."""
+    ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter).parse_args()
 
 
 def show(paragraphs: Sequence[str], missing: str) -> None:

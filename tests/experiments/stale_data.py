@@ -3,11 +3,10 @@
 python -m tests.experiments.stale_data
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from statistics import mean, stdev
 
 from headrace.trainer.losses.settings import AdvantageScale, CorrectionSettings, LossSettings
-from tests.experiments.page import COLOURS, new_figure, table, write
+from tests.experiments.page import COLOURS, new_figure, table, takes_no_options, write
 from tests.trainer.bandit import BanditSettings, Learnt, learn
 
 _CLIP = LossSettings(clip_high=0.2, advantage_scale=AdvantageScale.NONE)
@@ -48,7 +47,7 @@ def clipped(learnt: Learnt) -> float:
 
 def main() -> None:
     """Run everything, then write the page."""
-    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
+    takes_no_options(__doc__)
     runs = {(arm, lag): [run(arm, lag, seed) for seed in SEEDS] for arm in ARMS for lag in LAGS}
     speeds = {key: [speed(learnt) for learnt in found] for key, found in runs.items()}
 

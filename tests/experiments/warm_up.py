@@ -3,7 +3,6 @@
 python -m tests.experiments.warm_up
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from headrace.streams.scoring.score import score
 from headrace.trainer.supervised.attempt import ScoredTrajectory, attempt_of, form_of
 from headrace.trainer.supervised.context1_filter import Context1Filter
 from headrace.trainer.supervised.selection import Selection
-from tests.experiments.page import table, write
+from tests.experiments.page import table, takes_no_options, write
 from tests.simulator.records import NOWHERE, segments_of
 from tests.simulator.search import demonstrated
 
@@ -79,7 +78,7 @@ def filtered(tasks: int = TASKS, per_task: int = PER_TASK, rules: Context1Filter
 
 def main() -> None:
     """Run everything, then write the page."""
-    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
+    takes_no_options(__doc__)
     single, several = filtered(per_task=1), filtered()
     of_single, of_several = single.by_hops(), several.by_hops()
     rows = [

@@ -3,7 +3,6 @@
 python -m tests.experiments.zero_variance
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass
 from statistics import mean
 
@@ -13,7 +12,7 @@ import torch
 from headrace.streams.grouping.baselines import Baseline
 from headrace.trainer.batches.batch import AdmittedGroup, Batch
 from headrace.trainer.batches.update import Update, pass_loss
-from tests.experiments.page import COLOURS, new_figure, table, write
+from tests.experiments.page import COLOURS, new_figure, table, takes_no_options, write
 from tests.trainer.bandit import LENGTHS, Bandit, BanditSettings, Policy, batch_of, begin, config_of, groups_of
 
 LOSSES = ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "kimi", "decoupled")
@@ -107,7 +106,7 @@ def _gradient(policy: Policy, settings: BanditSettings, batch: Batch) -> tuple[n
 
 def main() -> None:
     """Run everything, then write the page."""
-    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
+    takes_no_options(__doc__)
     with_all = {loss: [compare(loss, seed, drop=False) for seed in SEEDS] for loss in LOSSES}
     dropped = {loss: [compare(loss, seed, drop=True) for seed in SEEDS] for loss in LOSSES}
     off_policy = {loss: [compare(loss, seed, drop=False, off_policy=True) for seed in SEEDS] for loss in LOSSES}

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,8 +20,8 @@ from typing import Any
 
 from openai import AsyncOpenAI, OpenAIError
 
-from headrace.agents.environments.program_groups import add_options, room_of, run_groups, settings_of
-from headrace.agents.environments.sessions import GatewayFailed, Session, Sessions, UnrecordedSessions, gateway_sessions
+from headrace.agents.environments.program_groups import add_options, room_of, run_groups, run_program, settings_of
+from headrace.agents.environments.sessions import Session, Sessions, UnrecordedSessions, gateway_sessions
 from headrace.agents.retrieval.endpoint import RetrievalError
 from headrace.agents.retrieval.index import open_retriever
 from headrace.agents.retrieval.retriever import Retriever
@@ -126,17 +125,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the options and run."""
-    options = parser().parse_args(argv)
-    for name in ("count", "answer_tokens"):
-        if getattr(options, name) < 1:
-            parser().error(f"--{name.replace('_', '-')} must be at least 1")
-    problem = None
-    try:
-        asyncio.run(run(options))
-    except* (ValueError, GatewayFailed) as errors:  # no corpus, no index, no tasks, options that contradict each other
-        problem = errors.exceptions[0]
-    if problem is not None:
-        sys.exit(str(problem))
+    run_program(parser(), run, argv, at_least_one=("count", "answer_tokens"))
 
 
 if __name__ == "__main__":

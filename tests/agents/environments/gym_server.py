@@ -10,6 +10,8 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from tests.local_server import serving
+
 WEATHER = {
     "type": "function",
     "name": "get_weather",
@@ -71,11 +73,5 @@ async def gym_server() -> AsyncIterator[GymServer]:
     app.router.add_post("/seed_session", server.seed)
     app.router.add_post("/get_weather", server.get_weather)
     app.router.add_post("/verify", server.verify)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app, shutdown_timeout=0.1) as server.url:
         yield server
-    finally:
-        await runner.cleanup()

@@ -13,6 +13,7 @@ from headrace.agents.environments.nemo_gym import NemoGymConfig, nemo_gym_enviro
 from headrace.agents.environments.openenv import OpenEnvConfig, openenv_environment
 from headrace.agents.environments.outcome import checked
 from headrace.agents.environments.replies import MAX_BODY
+from tests.local_server import serving
 
 SCHEMA = b'{"action": {"title": "GuessAction", "properties": {"guess": {"type": "integer"}}, "required": ["guess"]}}'
 OBSERVED = b'{"type": "observation", "data": {"observation": {}, "reward": null, "done": false}}'
@@ -58,14 +59,8 @@ async def running() -> AsyncIterator[Server]:
     app.router.add_post("/v1/responses", server.responses)
     app.router.add_get("/ws", server.play)
     app.router.add_route("*", "/{name}", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app, shutdown_timeout=0.1) as server.url:
         yield server
-    finally:
-        await runner.cleanup()
 
 
 async def openenv(server: Server, *socket: bytes, answers: Sequence[str] = ("1", "2", "3")) -> RolloutResult:

@@ -17,6 +17,7 @@ from headrace.agents.environments.sessions import gateway_sessions
 from headrace.schemas.events import EndStatus
 from tests.agents.gateway.running import running_gateway
 from tests.agents.gateway.scripted_engine import Fault, Reply, ScriptedEngine, answering, until
+from tests.local_server import serving
 
 NUMBER = {"title": "GuessAction", "properties": {"guess": {"type": "integer"}}, "required": ["guess"]}
 TEXT = {"title": "EchoAction", "properties": {"message": {"type": "string"}}, "required": ["message"]}
@@ -80,14 +81,8 @@ async def guess_server() -> AsyncIterator[GuessServer]:
     server, app = GuessServer(), web.Application()
     app.router.add_get("/schema", server.answer_schema)
     app.router.add_get("/ws", server.play)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app, handler_cancellation=True, shutdown_timeout=0.1) as server.url:
         yield server
-    finally:
-        await runner.cleanup()
 
 
 async def played(

@@ -7,6 +7,7 @@ import aiohttp
 from aiohttp import web
 
 from headrace.agents.gateway.http import Outlet
+from tests.local_server import serving
 
 
 async def test_the_head_of_a_stream_leaves_with_its_first_bytes() -> None:
@@ -25,15 +26,9 @@ async def test_the_head_of_a_stream_leaves_with_its_first_bytes() -> None:
 
     app = web.Application()
     app.router.add_get("/", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    async with asyncio.timeout(30), aiohttp.ClientSession() as http, http.get(url) as response:
+    async with asyncio.timeout(30), serving(app) as url, aiohttp.ClientSession() as http, http.get(url) as response:
         assert await response.read() == b"first second last"
         assert response.headers["x-headrace-outcome"] == "new"
-    await runner.cleanup()
     assert [part.partition(b"\r\n\r\n")[2] or part for part in writes] == [
         b"6\r\nfirst \r\n", b"7\r\nsecond \r\n", b"4\r\nlast\r\n0\r\n\r\n"
     ]  # fmt: skip

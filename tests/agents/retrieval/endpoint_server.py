@@ -7,6 +7,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from tests.local_server import serving
+
 
 @asynccontextmanager
 async def endpoint(answer: Callable[[str, Any], Any]) -> AsyncIterator[tuple[aiohttp.ClientSession, str, list[Any]]]:
@@ -23,11 +25,5 @@ async def endpoint(answer: Callable[[str, Any], Any]) -> AsyncIterator[tuple[aio
 
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with aiohttp.ClientSession() as http:
-            yield http, f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
+    async with serving(app, access_log=None) as url, aiohttp.ClientSession() as http:
+        yield http, url, asked

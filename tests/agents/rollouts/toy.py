@@ -23,6 +23,7 @@ from headrace.agents.sampled_tokens import GENERATE
 from headrace.agents.trajectory import Trajectory
 from headrace.schemas.events import Sampling
 from headrace.schemas.model import Record
+from tests.local_server import serving
 
 TURNS = 3
 GROUP_SIZE = 4
@@ -86,15 +87,8 @@ class ToyEngine:
 async def toy_engine(delay_s: float) -> AsyncIterator[tuple[ToyEngine, str]]:
     engine, app = ToyEngine(delay_s), web.Application()
     app.router.add_post(GENERATE, engine.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        assert runner.addresses
-        yield engine, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield engine, url
 
 
 async def sample(bootstrap: str, url: str, run: str, *, resumes: bool, tasks: int) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.local_server import serving
+
 
 @dataclass
 class Received:
@@ -48,16 +50,8 @@ async def http_server(
 
     app = web.Application()
     app.router.add_post(path, take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]  # aiohttp has no other way to ask
-    received.address = f"http://127.0.0.1:{port}"
-    try:
+    async with serving(app) as received.address:
         yield received
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.judge_question import Question, questions
 from headrace.streams.rewards.judge_verdict import ERROR, TIMEOUT, UNREADABLE, Answer, verdict
 from tests.conftest import Engine
+from tests.local_server import serving
 from tests.streams.attempts import attempt
 from tests.streams.judged_rewards import HELPFUL
 
@@ -39,16 +40,11 @@ async def client_of(handler: Handler, **options: Any) -> AsyncIterator[JudgeClie
     """A client of a server whose every answer is ``handler``'s."""
     app = web.Application()
     app.router.add_post("/v1/chat/completions", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
-        async with JudgeClient(f"http://127.0.0.1:{port}/v1", pause_s=0.01, **options) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+    async with (
+        serving(app, shutdown_timeout=0.1) as url,
+        JudgeClient(f"{url}/v1", pause_s=0.01, **options) as client,
+    ):
+        yield client
 
 
 async def test_an_answer_is_what_the_model_wrote() -> None:
