@@ -28,6 +28,7 @@ from headrace.agents.environments.sessions import (
     abort_session,
     open_group,
 )
+from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
 
 _log = logging.getLogger(__name__)
@@ -73,12 +74,13 @@ async def run_groups(
     *,
     about: Callable[[TaskT], Mapping[str, Any]],
     attempt: Callable[[TaskT, Session], Awaitable[Mapping[str, Any]]],
+    purpose: Purpose = Purpose.TRAIN,
 ) -> int:
     """Run all groups, in the order of the tasks, epoch after epoch; returns how many began.
 
-    ``about`` has the fields of ``POST /sessions`` for a task; those of its group are added. ``attempt`` makes an
-    attempt and returns the body with which its session ends; what goes wrong in one attempt must not raise. Raises
-    ``ExceptionGroup`` of :class:`GatewayFailed`; attempts in flight are then ended as aborted.
+    ``about`` has the fields of ``POST /sessions`` for a task; ``purpose`` and those of its group are added. ``attempt``
+    makes an attempt and returns the body with which its session ends; what goes wrong in one attempt must not raise.
+    Raises ``ExceptionGroup`` of :class:`GatewayFailed`; attempts in flight are then ended as aborted.
     """
     begun = _names_in(settings.begun)
     slots, count = asyncio.Semaphore(settings.concurrency), 0
@@ -110,7 +112,10 @@ async def run_groups(
                     await slots.acquire()
                 await room.room()
                 members = await open_group(
-                    sessions, {**about(task), **_group(settings.attempts)}, settings.attempts, abort
+                    sessions,
+                    {**about(task), "purpose": purpose.value, **_group(settings.attempts)},
+                    settings.attempts,
+                    abort,
                 )
                 room.opened([member.trajectory_id for member in members])
                 if settings.begun is not None:

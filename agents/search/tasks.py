@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.agents.search.corpus import Chunk, Corpus, draw_corpus
 from headrace.agents.search.retrieval import Index
+from headrace.schemas.events import Purpose
 
 HOP_WEIGHTS = {1: 0.2, 2: 0.55, 3: 0.25}
 """Share of questions by number of hops."""
@@ -36,6 +37,11 @@ class Split(StrEnum):
 
     TRAIN = "train"
     HELD_OUT = "heldout"
+
+    @property
+    def purpose(self) -> Purpose:
+        """What attempts at such tasks are for: nothing is trained on held-out ones."""
+        return Purpose.EVALUATE if self is Split.HELD_OUT else Purpose.TRAIN
 
 
 class UnverifiedTask(ValueError):

@@ -34,7 +34,7 @@ from headrace.agents.retrieval.index import open_retriever
 from headrace.agents.retrieval.retriever import Retriever
 from headrace.agents.search.tasks import Split
 from headrace.agents.search.text.tasks import TextTask, read_tasks
-from headrace.schemas.events import EndStatus, Purpose
+from headrace.schemas.events import EndStatus
 
 AGENT = "swarm"
 """Name of the agent in every ``trajectory.started``; it selects the reward."""
@@ -292,12 +292,7 @@ async def run(options: argparse.Namespace) -> None:
         room = await exits.enter_async_context(room_of(options))
         program = Program(client, sessions, retriever, settings)
         tasks = swarm_tasks(questions, options.questions)[: options.count]
-        purpose = Purpose.EVALUATE if options.split is Split.HELD_OUT else Purpose.TRAIN
-
-        def about_it(task: SwarmTask) -> Mapping[str, Any]:
-            return {**about(task), "purpose": str(purpose)}
-
-        await run_groups(tasks, groups, sessions, room, about=about_it, attempt=program.one)
+        await run_groups(tasks, groups, sessions, room, about=about, attempt=program.one, purpose=options.split.purpose)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -102,7 +102,7 @@ async def run(options: argparse.Namespace) -> None:
             sessions = await exits.enter_async_context(gateway_sessions(options.gateway, key))
         room = await exits.enter_async_context(room_of(options))
         program = Program(client, retriever, settings, options.timeout)
-        await run_groups(tasks, groups, sessions, room, about=about, attempt=program.one)
+        await run_groups(tasks, groups, sessions, room, about=about, attempt=program.one, purpose=options.split.purpose)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", type=Path, required=True, help="file of `headrace tasks`")
     parser.add_argument("--model", required=True, help="model at OPENAI_BASE_URL, or behind the gateway")
     parser.add_argument("--gateway", metavar="URL", help="the capture gateway: attempts are recorded")
-    parser.add_argument("--split", type=Split, choices=list(Split), default=Split.HELD_OUT)
+    parser.add_argument("--split", type=Split, choices=list(Split), default=Split.HELD_OUT, help="heldout: evaluation")
     parser.add_argument("--count", type=int, default=100, help="tasks")
     add_options(parser)
     parser.add_argument("--temperature", type=float, default=1.0)

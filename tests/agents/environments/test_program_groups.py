@@ -11,6 +11,7 @@ import pytest
 from headrace.agents.environments.program_groups import GroupSettings, run_groups
 from headrace.agents.environments.rollouts import AlwaysRoom
 from headrace.agents.environments.sessions import GatewayFailed, Session, SessionLost
+from headrace.schemas.events import Purpose
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,14 @@ async def test_each_task_is_a_group_in_every_epoch() -> None:
 async def test_an_attempt_alone_is_no_group() -> None:
     gateway = Gateway()
     await run_groups(TASKS[:1], GroupSettings(), gateway, AlwaysRoom(), about=about, attempt=completed)
-    assert gateway.opened == [{"task_id": "a"}]
+    assert gateway.opened == [{"task_id": "a", "purpose": "train"}]
+
+
+async def test_an_evaluation_is_opened_as_one() -> None:
+    gateway = Gateway()
+    settings = GroupSettings(2, 2)
+    await run_groups(TASKS, settings, gateway, AlwaysRoom(), about=about, attempt=completed, purpose=Purpose.EVALUATE)
+    assert {each["purpose"] for each in gateway.opened} == {"evaluate"}
 
 
 async def test_a_group_begins_when_the_budget_has_room_for_it() -> None:

@@ -17,6 +17,7 @@ from headrace.agents.search.tasks import (
     task_id,
     verify,
 )
+from headrace.schemas.events import Purpose
 
 
 def tasks(split: Split, count: int = 150) -> list[Task]:
@@ -101,3 +102,7 @@ class TestVerification:
         chain: tuple[Chunk, ...] = (first, stray)
         with pytest.raises(UnverifiedTask, match="does not lead there"):
             verify(ask(chain), chain, self.task.corpus)
+
+
+def test_attempts_at_held_out_tasks_are_evaluations() -> None:
+    assert [split.purpose for split in (Split.TRAIN, Split.HELD_OUT)] == [Purpose.TRAIN, Purpose.EVALUATE]

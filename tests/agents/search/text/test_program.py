@@ -221,6 +221,7 @@ async def test_with_a_gateway_each_attempt_is_a_session_that_ends_with_its_resul
         )
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert len({each["session"] for each in starts}) == 2
+    assert {each["purpose"] for each in starts} == {TASK.split.purpose.value}
     assert [(each["agent"], each["harness_version"], each["group_size"]) for each in starts] == [
         ("search-text", HARNESS_VERSION, 2)
     ] * 2
