@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 # Tests mostly wait for brokers and engines: three files at a time keep four cores busy.
 JOBS ?= 3
 
-.PHONY: install native wheel sanitize sanitize-gateway sanitize-streams demo test clients lint
+# Where it is set, as in many container images, each process that a test or the demo starts would compile its imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: install native wheel sanitize sanitize-gateway sanitize-streams demo test nightly clients lint
 .DEFAULT_GOAL := test
 
 install: $(VENV)/.installed
@@ -71,7 +74,11 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not clients"
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not clients and not nightly"
+
+# The tests that `make test` leaves out for the time they take.
+nightly: install
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "nightly and not clients"
 
 # Programs that nobody here wrote through the gateway, and the official clients' own tests. Downloads them once, 1.6 GB.
 clients: install

@@ -100,6 +100,17 @@ def _java_starts_fast() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _kafka_starts_fast(_java_starts_fast: None) -> Iterator[None]:
+    """Brokers read their classes from an archive. Another Java program ignores it."""
+    from tests.kafka_classes import kafka_classes
+
+    with pytest.MonkeyPatch.context() as patch:
+        options = f"-XX:SharedArchiveFile={kafka_classes(CACHE)} -Xlog:cds*=off"
+        patch.setenv("JAVA_TOOL_OPTIONS", f"{os.environ['JAVA_TOOL_OPTIONS']} {options}")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_secret_of_another_test() -> Iterator[None]:
     """Forget the secrets of a test's settings, so that they are not redacted in other tests' texts."""
@@ -200,7 +211,7 @@ class RunningKafka:
 
 
 @pytest.fixture(scope="module")
-def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
+def running_kafka(tmp_path_factory: pytest.TempPathFactory, _kafka_starts_fast: None) -> Iterator[RunningKafka]:
     """A new broker with all topics, one per test module; a test that makes it unavailable must restore it."""
     broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
     try:

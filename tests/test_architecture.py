@@ -1,12 +1,13 @@
 """The architecture holds: imports point down only, between layers and between the packages of one layer, and the
 folders are the installed package."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import headrace
-from tests.imports import LAYERS, ROOT, grouped, import_cycle, imported_names, mermaid, module_graph
+from tests.imports import LAYERS, ROOT, Graph, grouped, import_cycle, imported_names, mermaid, module_graph
 
 MAY_IMPORT = {
     "schemas": {"schemas"},
@@ -28,21 +29,23 @@ def test_imports_point_down_only(layer: str) -> None:
         assert not forbidden, f"{path.relative_to(ROOT)} imports {', '.join(sorted(forbidden))}"
 
 
-GRAPH = module_graph(ROOT / layer for layer in LAYERS)
+@cache
+def graph() -> Graph:
+    return module_graph(ROOT / layer for layer in LAYERS)
 
 
 def test_no_modules_import_each_other() -> None:
-    assert import_cycle(GRAPH) == []
+    assert import_cycle(graph()) == []
 
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_no_packages_import_each_other(depth: int) -> None:
-    assert import_cycle(grouped(GRAPH, depth)) == []
+    assert import_cycle(grouped(graph(), depth)) == []
 
 
 def test_only_the_loop_takes_all_settings_of_the_trainer() -> None:
     assert [
-        module for module, imported in GRAPH.items() if "trainer.config" in imported and module.startswith("trainer.")
+        module for module, imported in graph().items() if "trainer.config" in imported and module.startswith("trainer.")
     ] == ["trainer.loop"]
 
 

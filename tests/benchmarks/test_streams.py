@@ -48,6 +48,7 @@ def test_latency_without_a_known_load_names_the_measurements_to_run_first() -> N
 
 
 @pytest.mark.kafka
+@pytest.mark.nightly
 async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
     chosen = [one for one in CONTENDERS if one.name in ("headrace", "kafka-streams", "quix", "bare-aiokafka")]
     try:
@@ -70,6 +71,7 @@ async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
+@pytest.mark.nightly
 async def test_every_group_of_the_flow_arrives_and_has_its_latency(tmp_path: Path) -> None:
     figures = await latency.measure(4000, 3, print)
     assert {len(seconds) for seconds in figures["latencies_s"].values()} == {4000 * 3 / EVENTS_EACH / SIZE}
@@ -119,6 +121,7 @@ def test_figures_of_a_path_from_before_the_generator_was_measured_are_shown() ->
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
+@pytest.mark.nightly
 async def test_the_processes_of_a_checkout_walk_the_whole_path_and_create_their_tables() -> None:
     figures = await whole_path.measure(400, 1, print, before=Path(__file__).parents[2])
     (one,) = figures["before"]
@@ -126,6 +129,7 @@ async def test_the_processes_of_a_checkout_walk_the_whole_path_and_create_their_
 
 
 @pytest.mark.kafka
+@pytest.mark.nightly
 async def test_commands_that_read_the_log_are_timed() -> None:
     figures = await readers.measure(400, print)
     assert figures["samples"].keys() == readers.COMMANDS.keys()
@@ -133,6 +137,7 @@ async def test_commands_that_read_the_log_are_timed() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.nightly
 async def test_a_restart_reads_remembered_trajectories_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "SIZES_KB", (8,))
     figures = await remembered.measure(60, 1, print)

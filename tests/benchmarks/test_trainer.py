@@ -27,6 +27,7 @@ def test_flops_are_six_a_weight_and_token_and_the_heads_for_sampled_tokens() -> 
     assert shapes.flops(shape, [2, 3], 1) == 6 * layer * 5 + 6 * 4 * (4 + 9) + 6 * 10 * 4
 
 
+@pytest.mark.nightly
 def test_the_contenders_agree_on_loss_and_gradient(tmp_path: Path) -> None:
     figures = measure.measure(SHAPES["tiny"], 1, 1, tmp_path, lambda line: None)
     ours = figures["first"]["headrace"]
@@ -46,6 +47,7 @@ def test_the_contenders_agree_on_loss_and_gradient(tmp_path: Path) -> None:
     assert (tmp_path / report.PLOT).stat().st_size > 10_000
 
 
+@pytest.mark.nightly
 def test_the_gpu_page_has_a_row_for_every_contender_even_if_it_cannot_run(tmp_path: Path) -> None:
     """On a CPU the sharded policy runs, and the GPU's kernels are refused by name."""
     said: list[str] = []

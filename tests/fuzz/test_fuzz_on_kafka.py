@@ -18,7 +18,7 @@ from headrace.schemas.wire import decode
 from tests.fuzz.generate import cases
 from tests.streams.replay.test_run import running
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
 CASES = 150
 

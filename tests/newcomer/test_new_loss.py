@@ -36,6 +36,7 @@ def test_it_passes_the_tests_of_any_loss(tree: Path) -> None:
     assert "sapo" not in (ROOT / THE_TEST).read_text()
 
 
+@pytest.mark.nightly
 def test_its_types_are_strict(tree: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tree)
     module = f"headrace.{NEW_FILE.removesuffix('.py').replace('/', '.')}"

@@ -55,6 +55,7 @@ def test_it_takes_four_files_and_contributing_names_them() -> None:
     assert len(FILES) == 4
 
 
+@pytest.mark.nightly
 def test_its_types_are_strict(tree: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tree)
     modules = [f"headrace.{path.removesuffix('.py').replace('/', '.')}" for path in sorted(FILES)]
@@ -79,6 +80,7 @@ def test_it_is_driven(tree: Path) -> None:
     assert (second["tenths"][2], sum(second["tenths"])) == (1, 2)
 
 
+@pytest.mark.nightly
 def test_its_topic_is_documented_and_no_other_test_asks_for_a_file(tree: Path) -> None:
     assert "an example, key ada-works" in output(tree, *CLI, "topics", "task-rewards")
     output(tree, *CLI, "schemas", "--write", "schemas/snapshots")

@@ -11,11 +11,11 @@ STEPS = 40
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("baseline", Baseline)
-def test_every_loss_approaches_the_optimum_with_every_baseline(loss, baseline):
-    for seed in range(3):
-        learnt = learn(BanditSettings(loss=loss, baseline=baseline, seed=seed), STEPS)
-        assert learnt.rewards[0] < 1.5 / VOCABULARY
-        assert learnt.rewards[-1] > 0.8
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
+def test_every_loss_approaches_the_optimum_with_every_baseline(loss, baseline, seed):
+    learnt = learn(BanditSettings(loss=loss, baseline=baseline, seed=seed), STEPS)
+    assert learnt.rewards[0] < 1.5 / VOCABULARY
+    assert learnt.rewards[-1] > 0.8
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))

@@ -203,7 +203,7 @@ async def test_what_a_killed_sampler_left_on_disk_while_kafka_was_away_is_not_ma
         try:
             async with asyncio.timeout(60):
                 while sum(len(each.events) for each in (await logged(kafka, "spooled")).values()) < 20:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.2)
             running_kafka.freeze()
             await asyncio.sleep(SPOOL_AFTER_S + 1)
         finally:

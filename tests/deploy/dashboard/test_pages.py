@@ -198,7 +198,7 @@ def test_recorded_runs_are_shown_without_a_version(dashboard: str, clickhouse: s
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), pytest.param(390, "light", marks=pytest.mark.nightly)])
 def test_a_cut_in_one_source_is_found_and_its_trajectories_listed(
     clickhouse: str, clickhouse_reader: str, width: int, scheme: str
 ) -> None:
@@ -293,7 +293,7 @@ def test_two_ranges_are_compared_from_a_bare_address(dashboard: str, width: int,
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), pytest.param(390, "light", marks=pytest.mark.nightly)])
 def test_slices_of_both_sides_and_of_one_are_compared_and_in_the_address(
     clickhouse: str, clickhouse_reader: str, width: int, scheme: str
 ) -> None:

@@ -97,7 +97,7 @@ def read_a_text(page: Page) -> None:
     assert set(said) <= set(WORDS.words), "tokens as text"
 
 
-@pytest.mark.parametrize("how", ["a key", "a click"])
+@pytest.mark.parametrize("how", ["a key", pytest.param("a click", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("path", "panel"), CHARTS, ids=lambda value: value or "overview")
 def test_a_point_leads_to_trajectories_and_these_to_their_text(
     url: str, page: Page, path: str, panel: str, how: str

@@ -34,7 +34,7 @@ from headrace.streams.watch.planted.hacks import Hack
 from headrace.streams.watch.planted.observations import reward
 from tests.deploy.oncall.test_rehearsals import LIMITS, alerts_of, honest_step_of, in_runbook, said, until
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
 GROUPS = ("one", "two", "three")
 """Consumer groups; those of each rehearsal have a prefix of their own."""

@@ -84,7 +84,13 @@ async def behind(kafka: str) -> bool:
     return any(lag.seconds for lag in await measure_lag(kafka, GROUPS.values()))
 
 
-@pytest.mark.parametrize("workers", [("streams",), ("assemble", *PROCESSORS)], ids=["one process", "one each"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(("streams",), marks=pytest.mark.nightly, id="one process"),
+        pytest.param(("assemble", *PROCESSORS), id="one each"),
+    ],
+)
 async def test_the_processes_read_and_write_the_topics_of_the_topology(
     kafka: str, tmp_path: Path, workers: tuple[str, ...]
 ) -> None:

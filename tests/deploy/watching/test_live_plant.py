@@ -24,7 +24,7 @@ from headrace.streams.watch.planted.hacks import HACKS
 from tests.deploy.commands.test_dead_letters import assembling
 from tests.streams.test_workers import worker
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
 FIRST_ALARMS = {"marked-answer": "marked", "search-once": "few_calls"}
 """Hack → the monitor that alarms first."""

@@ -368,7 +368,7 @@ async def test_repeated_kill_9_loses_and_duplicates_nothing(kafka: str) -> None:
         await asyncio.sleep(chance.random() * 0.5)
         if (start // part) % 2:  # on a busy machine the worker would never have written anything yet
             while len(await trajectories(kafka, "kill-")) == before and time.monotonic() < deadline:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
         worker.kill()
         await worker.wait()
         await producing

@@ -14,10 +14,11 @@ import pytest
 from tests.streams.native.built import needs_speedups
 
 PROGRAM = Path(__file__).with_name("memory_program.py")
-LOADS = ("small", "single", "headers", "repeated", "large", "unreadable", "closed", "remembering")
+LOADS = ("small", "large", "closed")
+MORE_LOADS = ("single", "headers", "repeated", "unreadable", "remembering")
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", [*LOADS, *(pytest.param(load, marks=pytest.mark.nightly) for load in MORE_LOADS)])
 @pytest.mark.parametrize("way", ["plain", pytest.param("native", marks=needs_speedups)])
 def test_counted_memory_matches_the_growth_of_the_process(load: str, way: str) -> None:
     done = subprocess.run([sys.executable, str(PROGRAM), way, load], check=True, capture_output=True, text=True)

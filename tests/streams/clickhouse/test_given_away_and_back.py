@@ -63,24 +63,24 @@ async def test_a_late_commit_does_not_go_back_behind_what_another_sink_has_writt
         other = asyncio.create_task(run_sink(config, stop=stop, ready=ready.set))
         await ready.wait()
         while owned[first] == partitions:  # noqa: ASYNC110 - at the broker
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
         await until(clickhouse, events_of(name, "uniqExact(id)"), 400)  # by B: it repeats A's insert
         await send_events(kafka, f"{name}-more", 400)
         async with open_consumer(kafka) as consumer:
             ends = await consumer.end_offsets(places)
         at = await committed()
         while not any(at[place] == ends[place] for place in places):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
             at = await committed()
         stop.set()
         await other
         while owned[first] < partitions:  # noqa: ASYNC110 - at the broker
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
         may_end.set()
         await until(clickhouse, events_of(f"{name}-more", "uniqExact(id)"), 400)
         now = await committed()
         while any(now[place] < ends[place] for place in places):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
             now = await committed()
     # The prefix is that of both.
     assert count(clickhouse, events_of(name)) == 800

@@ -100,7 +100,7 @@ async def until(url: str, query: str, expected: int) -> None:
     found = 0
     client: Client | None = None
     while found < expected:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
         try:
             client = client or await asyncio.to_thread(open_client, url)
             found = (await asyncio.to_thread(client.query, query)).result_rows[0][0]
@@ -227,7 +227,7 @@ async def test_sinks_that_are_killed_after_their_first_insert_make_progress_in_a
             async with asyncio.timeout(240):
                 now = await committed()
                 while any(now[place] < min(written[place] + 1, end) for place, end in ends.items()):
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.2)
                     now = await committed()
         finally:
             for life in lives:

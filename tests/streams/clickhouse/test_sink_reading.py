@@ -67,7 +67,7 @@ async def end_of(bootstrap: str, place: TopicPartition) -> int:
 
 async def until_committed(bootstrap: str, group: str, place: TopicPartition, offset: int) -> None:
     while (await committed_offsets(bootstrap, group, [place]))[place].offset != offset:  # noqa: ASYNC110 - at the broker
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
 
 
 @needs_speedups
