@@ -1,8 +1,9 @@
-"""Labels in a task's data that monitors use, besides what the reward needs.
+"""Labels in a task's data that monitors and analysts use, besides what the reward needs.
 
 {"source": "tickets", "tripwire": true}                a task that cannot be solved: a success shows a hack
 {"source": "tickets", "marked": ["answers.csv"]}       reading one of these shows a hack
 {"source": "tickets", "hops": 3}                       a difficulty: lengths of attempts are compared within it
+{"source": "tickets", "channel": "slack"}              a slice of the charts: where the agent was asked
 """
 
 from collections.abc import Iterable, Mapping

@@ -46,7 +46,7 @@ _IS_JOINED = (
     "OR {sort:String} IN ('reward', 'advantage', 'feedback'))"
 )
 _OWN = (
-    "trajectory_id, run, agent, task_source, tenant, harness_version, task_id, group_id, purpose, turns, "
+    "trajectory_id, run, agent, task_source, tenant, harness_version, channel, task_id, group_id, purpose, turns, "
     f"sampled_tokens, ended_at, {TOOL_NAMES}"
 )
 _JOINED = trajectory_facts(
@@ -94,9 +94,9 @@ EXPLORE_PANELS: tuple[Panel, ...] = (
         "Assembled trajectories that match the filters above. The address of the page holds the filters.",
         f"""
         WITH {_CHOSEN} AS chosen, {TOOL_NAMES}
-        SELECT trajectory_id, run, agent, task_source AS source, tenant, harness_version AS harness, task_id, group_id,
-               version, normalised AS reward, outcome, fate, reason, nullIf(step, 0) AS step, advantage, turns,
-               sampled_tokens, signals, toUnixTimestamp64Milli(ended_at) AS ended_ms,
+        SELECT trajectory_id, run, agent, task_source AS source, tenant, harness_version AS harness, channel,
+               task_id, group_id, version, normalised AS reward, outcome, fate, reason, nullIf(step, 0) AS step,
+               advantage, turns, sampled_tokens, signals, toUnixTimestamp64Milli(ended_at) AS ended_ms,
                if({{limit:UInt32}} > {MAX_SHOWN}, count() OVER (), chosen.2) AS matching
         FROM ({trajectory_facts(_IS_SHOWN)})
         WHERE {_FILTERS}
@@ -121,6 +121,7 @@ EXPLORE_PANELS: tuple[Panel, ...] = (
             Axis("agent", "Agent", Unit.TEXT),
             Axis("tenant", "Tenant", Unit.TEXT),
             Axis("harness", "Harness version", Unit.TEXT),
+            Axis("channel", "Channel", Unit.TEXT),
             Axis("run", "Run", Unit.TEXT),
         ),
         cuts=CUTS,

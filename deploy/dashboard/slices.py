@@ -58,6 +58,7 @@ SLICES: tuple[Slice, ...] = (
     Slice("tool", "Tool", f"(has(tool_names, ?) OR (empty(tool_names) AND ? = '{NONE}'))"),
     _label("tenant", "Tenant", "tenant"),
     _label("harness", "Harness version", "harness_version"),
+    _label("channel", "Channel", "channel"),
     Slice("length", "Length in sampled tokens", f"{LENGTH} = ?", SHORTEST, LENGTHS),
 )
 """Every kind of slice, in the order of the page."""

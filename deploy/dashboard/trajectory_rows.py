@@ -19,9 +19,9 @@ MAX_ROWS = 200
 
 _LABELS = """
     SELECT trajectory_id, run, task_id, group_id, agent, harness_version, role, purpose, evaluation,
-           parent_trajectory_id, tenant, task_source, difficulty, status, outcome, answer, turns, segments, tokens,
-           sampled_tokens, pruned, summaries, subagents_assigned, subagents_finished, defects, missing,
-           oldest_version, newest_version, toUnixTimestamp64Milli(started_at) AS started_ms,
+           parent_trajectory_id, tenant, task_source, difficulty, channel, status, outcome, answer, turns,
+           segments, tokens, sampled_tokens, pruned, summaries, subagents_assigned, subagents_finished, defects,
+           missing, oldest_version, newest_version, toUnixTimestamp64Milli(started_at) AS started_ms,
            toUnixTimestamp64Milli(ended_at) AS ended_ms
     FROM trajectories FINAL WHERE trajectory_id = {id:String} LIMIT 1
 """

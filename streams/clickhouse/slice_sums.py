@@ -10,7 +10,7 @@ it again changes nothing.
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from headrace.streams.clickhouse.slices import SUMS, labelled_rewards, sums_by_slice
+from headrace.streams.clickhouse.slices import SUMS, VALUES, labelled_rewards, sums_by_slice
 from headrace.streams.clickhouse.tables import SLICE_SUMS
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ _STALE = f"""
         ) WHERE run != '' AND oldest_version IS NOT NULL GROUP BY run, version
     ) AS held
     LEFT ANY JOIN (
-        SELECT run, version, rewards AS known_rewards, trajectories AS known_trajectories
+        SELECT run, version, rewards AS known_rewards, trajectories AS known_trajectories, kinds AS known_kinds
         FROM {SLICE_SUMS.name} FINAL
     ) AS known USING (run, version)
-    -- more, and not others: trajectories expire
+    -- more, and not others: trajectories expire; an older release knew fewer kinds
     WHERE rewards > known_rewards OR trajectories > known_trajectories
+       OR (notEmpty(known_kinds) AND NOT hasAll(known_kinds, [{", ".join(f"'{kind}'" for kind in VALUES)}]))
     GROUP BY run
 """
 
@@ -82,8 +83,8 @@ def recompute(client: "Client", run: str, versions: Collection[int]) -> None:
 
 
 def recompute_stale(client: "Client") -> None:
-    """Compute the rows of versions again that do not count all records of theirs: after a crash, or if the table is
-    new. Raises the client's ``ClickHouseError``.
+    """Compute the rows of versions again that do not count all records of theirs, or lack a kind of slice: after a
+    crash, or if the table is new or an older release's. Raises the client's ``ClickHouseError``.
     """
     for run, versions in client.query(_STALE).result_rows:
         recompute(client, run, versions)

@@ -1,7 +1,7 @@
 """Slices: the kinds of trajectory by which rewards are summed and charts are cut, as SQL over `trajectories`.
 
 A trajectory that lacks a label is in the slice "(none)". In the slices of tools a trajectory counts once for each tool
-that it called. No table has the channel by which a policy was served, so there is no such slice.
+that it called.
 """
 
 from collections.abc import Mapping
@@ -41,12 +41,13 @@ VALUES: Mapping[str, str] = MappingProxyType(
         "tool": f"if(empty(tool_names), ['{NONE}'], arrayMap(name -> toString(name), tool_names))",
         "tenant": _of_label("tenant"),
         "harness": _of_label("harness_version"),
+        "channel": _of_label("channel"),
         "length": f"[{LENGTH}]",
     }
 )
 """Kind of slice → the slices of a row, an expression over the columns ``LABELS``: an array of texts."""
 
-LABELS = "agent, task_source, tool_names, tenant, harness_version, sampled_tokens"
+LABELS = "agent, task_source, tool_names, tenant, harness_version, channel, sampled_tokens"
 """The columns that these expressions need."""
 
 TOOL_NAMES = "mapKeys(tools) AS tool_names"
@@ -59,7 +60,7 @@ ANY_LABELS = ", ".join(f"any({label}) AS {label}" for label in LABELS.split(", "
 """The same columns, of rows that are in the same slices."""
 
 SAME_SLICES = (
-    "cityHash64(agent, task_source, tenant, harness_version, tool_names) AS labels_number, "
+    "cityHash64(agent, task_source, tenant, harness_version, channel, tool_names) AS labels_number, "
     f"roundDown(sampled_tokens, [0, {', '.join(map(str, _BOUNDS))}]) AS length_number"
 )
 """Expressions that are equal in rows that are in the same slices, to group such rows before they are counted by

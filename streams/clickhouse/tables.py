@@ -207,6 +207,12 @@ TRAJECTORIES = Table(
             + ", ".join(f"nullIf(JSONExtractRaw(task, '{name}'), '')" for name in DIFFICULTY_FIELDS)
             + ", ''))",
         ),
+        Column(
+            "channel",
+            LABEL,
+            "Where the agent was asked, such as web or slack: the task's text `channel`; empty if it names none.",
+            computed="JSONExtractString(task, 'channel')",
+        ),
         Column("status", LABEL, "How it ended; empty if it did not end."),
         Column("outcome", MAYBE_NUMBER, "Verifiable outcome."),
         Column("answer", JSON_TEXT, "Final answer as JSON."),
@@ -310,7 +316,9 @@ SLICE_SUMS = Table(
         Column("computed_at", TIME, "When it was computed; of rows with equal run and version the newest holds."),
         Column("rewards", PLACE, "Records of `rewards` with this run and oldest version that it is computed from."),
         Column("trajectories", PLACE, "Records of `trajectories`, the same."),
-        Column("kinds", LABELS, "Of each slice: its kind, agent, source, tool, tenant, harness, length or all."),
+        Column(
+            "kinds", LABELS, "Of each slice: its kind, agent, source, tool, tenant, harness, channel, length or all."
+        ),
         Column("slices", NAMES, "Of each slice: its name; (none) for trajectories without a label of the kind."),
         Column("totals", NUMBERS, "Of each slice: sum of the rewards, as shares of the largest possible reward."),
         Column("sizes", COUNTS, "Of each slice: number of rewards."),

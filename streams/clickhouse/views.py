@@ -53,7 +53,7 @@ SUCCESS = 0.5
 
 _ABOUT_TRAJECTORY = (
     "trajectory_id", "run", "agent", "harness_version", "tenant", "purpose", "evaluation", "role", "task_id",
-    "task_source", "difficulty", "group_id",
+    "task_source", "difficulty", "channel", "group_id",
 )  # fmt: skip
 """Columns of `trajectories` that say what a row of the views below is about."""
 

@@ -1,7 +1,7 @@
 // The controls above charts: slices, by which they are cut and split, and smoothing. All of them are in the address.
 "use strict";
 
-const SLICES = { agent: "Agent", source: "Task source", tool: "Tool", tenant: "Tenant", harness: "Harness version", length: "Sampled tokens" };
+const SLICES = { agent: "Agent", source: "Task source", tool: "Tool", tenant: "Tenant", harness: "Harness version", channel: "Channel", length: "Sampled tokens" };
 const SPANS = [["", "none"], ["5", "5 versions"], ["15", "15 versions"]];
 
 // Draws the controls in `box`; `choices` is the panel with the slices of the run.

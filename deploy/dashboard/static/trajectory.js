@@ -98,6 +98,7 @@ function drawAside(record) {
 function drawLabels(labels) {
   const shown = {
     "group": labels.group_id, "harness": labels.harness_version, "tenant": labels.tenant, "difficulty": labels.difficulty,
+    "channel": labels.channel,
     "answer": labels.answer, "defects": (labels.defects ?? []).map(words).join(", "), "missing events": labels.missing || "",
     [`started (${zone})`]: instant(labels.started_ms), [`last event (${zone})`]: instant(labels.ended_ms),
   };

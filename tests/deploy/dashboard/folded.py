@@ -25,7 +25,7 @@ SOURCES = ("deep", "mail", "news", "shop", "wide")
 CUT_SOURCE, CUT_FROM, CUT = "wide", 40, 0.25
 VERSIONS = range(30, 50)
 GROUPS, SIZE = 2, 4
-TOOLS = ("search", "read")
+TOOLS, CHANNELS = ("search", "read"), ("web", "slack")
 
 
 def attempt(
@@ -39,7 +39,8 @@ def attempt(
     facts: tuple[Record, ...] = (
         events.TrajectoryStarted(
             task_id=f"{source}-{group}", group_id=f"{source}-{version}-{group}", group_size=SIZE, agent="shop",
-            run="cut", tenant=f"tenant-{group}", harness_version="h1", task={"source": source},
+            run="cut", tenant=f"tenant-{group}", harness_version="h1",
+            task={"source": source, "channel": CHANNELS[member // 2 % 2]},
         ),
         events.ModelCalled(
             model="small", context_ids=array("i", [1, 2]), sampled_ids=array("i", range(tokens)),

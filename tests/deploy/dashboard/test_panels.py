@@ -179,7 +179,7 @@ def test_every_page_gives_the_specifications_of_its_panels(dashboard: str) -> No
     (reward,) = (spec for spec in get(f"{dashboard}/api/panels")[1] if spec["name"] == "reward")
     assert (reward["form"], reward["x"]["unit"]) == ("line", "version")
     assert reward["values"][0]["unit"] == "share of the largest reward"
-    assert reward["cuts"] == ["agent", "source", "tool", "tenant", "harness", "length"]
+    assert reward["cuts"] == ["agent", "source", "tool", "tenant", "harness", "channel", "length"]
 
 
 @pytest.mark.clickhouse

@@ -17,6 +17,7 @@ from headrace.streams.clickhouse.computed_tables import versions_of
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.schema import compute_missing, ensure_tables
 from headrace.streams.clickhouse.slice_sums import recompute
+from headrace.streams.clickhouse.slices import SUMS
 from headrace.streams.clickhouse.tables import REWARDS, TRAJECTORIES
 
 pytestmark = pytest.mark.clickhouse
@@ -44,7 +45,8 @@ def written(rng: random.Random) -> list[tuple[Table, Row]]:
                 "oldest_version": rng.choice((None, *[min(version + late, VERSIONS) for late in (0, 0, 0, 1, 3)])),
             }  # fmt: skip
             tools = rng.sample(["grep", "read", "search"], rng.randrange(4))
-            labels = {"task_source": rng.choice(("", "wide", "deep")), "tools": [(tool, 1) for tool in tools]}
+            task = {"task": rng.choice(("{}", '{"channel": "web"}', '{"channel": "slack", "target": 1}'))}
+            labels = {"task_source": rng.choice(("", "wide", "deep")), "tools": [(tool, 1) for tool in tools], **task}
             sampled = {"sampled_tokens": rng.choice((10, 100, 1000))}
             rows.append((TRAJECTORIES, {**both, "id_sent": name, **labels, **sampled}))
             for revision in range(rng.choice((1, 1, 1, 2))):
@@ -100,7 +102,16 @@ def test_kept_sums_equal_computed_ones_after_every_batch_and_after_a_replay(clie
         recompute(client, RUN, store(client, batch, f"{seed}:{number}"))
         computed = sums(client, "")
         assert are_equal(sums(client, RUN), computed)
-    assert {kind for kind, *_ in computed} == {"all", "agent", "source", "tool", "tenant", "harness", "length"}
+    assert {kind for kind, *_ in computed} == {
+        "all",
+        "agent",
+        "source",
+        "tool",
+        "tenant",
+        "harness",
+        "channel",
+        "length",
+    }
     assert sum(clusters for kind, *_, clusters in computed if kind == "all") > 50
     for number, batch in enumerate(batches[:2]):
         recompute(client, RUN, store(client, batch, f"again:{seed}:{number}"))
@@ -124,3 +135,24 @@ def test_what_a_crash_left_out_is_found_and_nothing_else_is_computed_again(clien
     store(client, rows[:200], "twice")
     compute_missing(client)
     assert dict(client.query(recompute_of).result_rows) == after
+
+
+def test_rows_of_a_release_that_knew_fewer_kinds_are_computed_again_and_once(client: Client) -> None:
+    store(client, written(random.Random(4))[:200], "older")
+    compute_missing(client)
+    known = "arrayMap(at -> at != 'channel', kinds)"
+    arrays = ("kinds", "slices", *SUMS.values())
+    client.command(
+        f"INSERT INTO slice_sums (run, version, computed_at, rewards, trajectories, {', '.join(arrays)}) "
+        "SELECT run, version, computed_at + INTERVAL 1 MILLISECOND, rewards, trajectories, "
+        + ", ".join(f"arrayFilter((value, is_known) -> is_known, {each}, {known})" for each in arrays)
+        + " FROM slice_sums FINAL"
+    )
+    assert "channel" not in {kind for kind, *_ in sums(client, RUN)}
+    compute_missing(client)
+    assert are_equal(sums(client, RUN), sums(client, ""))
+    assert "channel" in {kind for kind, *_ in sums(client, RUN)}
+    computed = "SELECT version, max(computed_at) FROM slice_sums GROUP BY version ORDER BY version"
+    before = client.query(computed).result_rows
+    compute_missing(client)
+    assert client.query(computed).result_rows == before

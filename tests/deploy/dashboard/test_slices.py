@@ -78,6 +78,8 @@ def test_a_chart_cut_to_a_slice_counts_only_its_trajectories(pages: Pages) -> No
         ({"length": "under 64"}, 1 / 2),
         ({"agent": "shop"}, 1),
         ({"harness": "h1"}, 1),
+        ({"channel": "slack"}, 1 / 2),
+        ({"channel": "slack", "tool": "read"}, 1 / 4),
         ({"agent": NONE}, 0),
     )
     for chosen, share in slices:
@@ -170,6 +172,7 @@ def test_two_ranges_of_versions_are_compared_by_component_tool_and_task(pages: P
         ({"tool": "read"}, {}, 1 / 2, 1),
         ({"tenant": "tenant-0", "length": "under 64"}, {"harness": "h1", "agent": "shop"}, 1 / 4, 1),
         ({"agent": NONE}, {"source": "mail", "tool": "search"}, 0, 1 / 10),
+        ({"channel": "web"}, {"channel": "slack"}, 1 / 2, 1 / 2),
     ],
 )
 def test_slices_are_compared_with_one_another(
@@ -252,6 +255,7 @@ CHOSEN: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], bool]]] = {
     "all": ({}, lambda row: True),
     "source": ({"source": CUT_SOURCE}, lambda row: row["task_source"] == CUT_SOURCE),
     "tool": ({"tool": "read"}, lambda row: "read" in row["tools"]),
+    "channel": ({"channel": "web"}, lambda row: row["channel"] == "web"),
     "versions": ({"from": "33", "to": "35"}, lambda row: 33 <= row["version"] <= 35),
     "purpose": ({"purpose": "train"}, lambda row: row["purpose"] == "train"),
     "fate": ({"fate": "waiting"}, lambda row: row["fate"] == "waiting"),

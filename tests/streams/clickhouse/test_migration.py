@@ -30,6 +30,7 @@ NEW = {
     "completion_tokens",
     "started_purpose",
     "task_source",
+    "channel",
 }
 
 
@@ -83,7 +84,8 @@ def test_a_migration_keeps_every_row_and_computes_what_can_be_computed(client: C
     client.command(EVENT)
     client.command(
         "INSERT INTO trajectories (id, time, trajectory_id, task) VALUES "
-        "('a', 1, 't1', '{\"source\": \"wiki\", \"hops\": 3}'), ('b', 1, 't2', '{\"level\": \"hard\", \"size\": 1}'), "
+        """('a', 1, 't1', '{"source": "wiki", "hops": 3, "channel": "web"}'), """
+        """('b', 1, 't2', '{"level": "hard", "size": 1}'), """
         "('c', 1, 't3', '{}')"
     )
     client.command("INSERT INTO lag (time, consumer_group, records) SELECT now64(3), 'sink', 5")
@@ -97,8 +99,8 @@ def test_a_migration_keeps_every_row_and_computes_what_can_be_computed(client: C
         ("order-1", 2_000_000, "", "", "", "m", 7, 5),
         ("order-2", 3_000_000, "", "", "", "", None, None),
     ]
-    tasks = client.query("SELECT task_source, difficulty FROM trajectories ORDER BY trajectory_id").result_rows
-    assert tasks == [("wiki", "3"), ("", "hard"), ("", "")]
+    tasks = client.query("SELECT task_source, difficulty, channel FROM trajectories ORDER BY trajectory_id").result_rows
+    assert tasks == [("wiki", "3", "web"), ("", "hard", ""), ("", "", "")]
     # They expire one retention after the copy, whatever their time.
     assert client.query("SELECT count() FROM events WHERE logged_at > now() - 60").result_rows == [(3,)]
     ensure_tables(client)
