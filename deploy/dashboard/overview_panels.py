@@ -181,13 +181,15 @@ PANELS: tuple[Panel, ...] = (
         "versions",
         "Policy version over time: published by the trainer, and verified and served by each engine.",
         f"""
-        SELECT 'published' AS series, version, toUnixTimestamp64Milli(min(time)) AS ms, NULL AS swap_s,
-               NULL AS canary_max_error
-        FROM weights WHERE {_RUN} GROUP BY version ORDER BY version DESC LIMIT {MAX_VERSIONS}
-        UNION ALL
-        SELECT concat('served by ', toString(engine)) AS series, version, toUnixTimestamp64Milli(min(time)) AS ms,
-               max(swap_s) AS swap_s, max(canary_max_error) AS canary_max_error
-        FROM applied WHERE {_RUN} GROUP BY engine, version ORDER BY version DESC, engine LIMIT {MAX_VERSIONS}
+        SELECT series, version, ms, swap_s, canary_max_error FROM (
+            SELECT 'published' AS series, version, toUnixTimestamp64Milli(min(time)) AS ms, NULL AS swap_s,
+                   NULL AS canary_max_error
+            FROM weights WHERE {_RUN} GROUP BY version ORDER BY version DESC LIMIT {MAX_VERSIONS}
+            UNION ALL
+            SELECT concat('served by ', toString(engine)) AS series, version, toUnixTimestamp64Milli(min(time)) AS ms,
+                   max(swap_s) AS swap_s, max(canary_max_error) AS canary_max_error
+            FROM applied WHERE {_RUN} GROUP BY engine, version ORDER BY version DESC, engine LIMIT {MAX_VERSIONS}
+        ) ORDER BY series, version DESC
         """,
         title="Versions published and served",
         form=Form.STEPS,
