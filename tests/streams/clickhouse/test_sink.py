@@ -167,9 +167,8 @@ async def test_starts_and_sums_of_what_was_written_are_there_when_the_sink_has_s
         await until(clickhouse, rewards, 1)
     assert count(clickhouse, "SELECT count() FROM starts FINAL WHERE run = 'summed'") == 1
     sums = "FROM slice_sums FINAL ARRAY JOIN kinds AS kind, totals AS total WHERE run = 'summed' AND version = 3"
-    assert (
-        count(clickhouse, f"SELECT count() {sums} AND total = 0.5") == len(VALUES) + 1
-    )  # a slice of each kind, and all
+    # A slice of each kind, and all.
+    assert count(clickhouse, f"SELECT count() {sums} AND total = 0.5") == len(VALUES) + 1
 
 
 @pytest.mark.kafka
