@@ -11,7 +11,7 @@ def draw(summary: Summary, path: Path) -> None:
     """Write a PNG with the training reward by policy version, and the held-out reward before and after."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5), dpi=130, layout="constrained")
+    figure = Figure(figsize=(9, 5.4), dpi=130, layout="constrained")
     axes = figure.subplots()
     points = summary.reward_by_version
     versions = [point.version for point in points]
@@ -45,7 +45,8 @@ def draw(summary: Summary, path: Path) -> None:
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
+    # Below the axes, where no curve passes: rewards may be anywhere between 0 and 1.
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
     figure.savefig(path)
 
 
