@@ -19,7 +19,7 @@ from headrace.streams.watch.baselines import BASELINE_WINDOWS, has_samples
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged, is_off, judge, learnt, spared
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.episodes import EpisodeChange, Evidence, turned
-from headrace.streams.watch.key_state import HISTORY, MAX_COMPONENTS, Began, KeyState
+from headrace.streams.watch.key_state import HISTORY, MAX_CHARTED_COMPONENTS, Began, KeyState
 from headrace.streams.watch.measures import LABELS, SHARED, beside, is_penalty, logs_by_difficulty, shares_now
 from headrace.streams.watch.monitors import (
     AGAINST,
@@ -282,7 +282,7 @@ class _Turn:
         names = sorted(name for name in seen if len(COMPONENT + name) <= MAX_NAME)
         known = {name.partition(":")[2] for name in self._charts if name.startswith((COMPONENT, AGAINST))}
         new = [name for name in names if name not in known]
-        allowed = {*known, *new[: max(0, MAX_COMPONENTS - len(known))]}
+        allowed = {*known, *new[: max(0, MAX_CHARTED_COMPONENTS - len(known))]}
         return [
             monitor
             for component in names

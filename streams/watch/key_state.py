@@ -20,7 +20,7 @@ REMEMBERED = 1024
 """Observations of a key that are remembered, so that one that is sent twice counts once."""
 HISTORY = 64
 """Windows of which version and time are kept, to say since when something has changed."""
-MAX_COMPONENTS = 16
+MAX_CHARTED_COMPONENTS = 16
 """Most components of a key that have a chart."""
 
 

@@ -15,7 +15,7 @@ from headrace.streams.watch.baselines import BASELINE_WINDOWS
 from headrace.streams.watch.chart import THRESHOLD, Chart, Judged
 from headrace.streams.watch.distances import deviation, mean
 from headrace.streams.watch.judgement import WatchRules, _strength, anew, conclude
-from headrace.streams.watch.key_state import MAX_COMPONENTS, Began, KeyState, Opened
+from headrace.streams.watch.key_state import MAX_CHARTED_COMPONENTS, Began, KeyState, Opened
 from headrace.streams.watch.monitors import COMPONENT, NAMES, about
 from headrace.streams.watch.planted.hacks import share_at
 from headrace.streams.watch.settings import WatchSettings, anneals_of, declared
@@ -359,11 +359,11 @@ def test_components_that_come_and_go_share_a_bounded_number_of_charts() -> None:
     def window(n: int, names: range) -> list[Row]:
         return paid(n, some(N // 2, N), **{f"value:c{name:02}": some(N // 2, N) for name in names})
 
-    state = after([window(0, range(MAX_COMPONENTS - 2)), window(1, range(20, 40)), window(2, range(50, 60))], REWARDS)[
-        -1
-    ]
+    state = after(
+        [window(0, range(MAX_CHARTED_COMPONENTS - 2)), window(1, range(20, 40)), window(2, range(50, 60))], REWARDS
+    )[-1]
     charts = sorted(name for name in state.state.charts if name.startswith(COMPONENT))
-    assert charts == [f"{COMPONENT}c{name:02}" for name in (*range(MAX_COMPONENTS - 2), 20, 21)]
+    assert charts == [f"{COMPONENT}c{name:02}" for name in (*range(MAX_CHARTED_COMPONENTS - 2), 20, 21)]
 
 
 @pytest.mark.parametrize(("sd", "strength"), [(2.0, 1.5), (4.0, 0.75), (0.0, 0.0), (None, 0.0)])
@@ -375,10 +375,10 @@ def test_the_strength_of_spared_evidence_is_in_units_of_the_bar(sd: float | None
 def test_components_that_stay_leave_their_room_to_new_ones() -> None:
     windows = [
         paid(n, some(N // 2, N), **{f"value:c{name:02}": some(N // 2, N) for name in range(count)})
-        for n, count in enumerate((MAX_COMPONENTS - 4, MAX_COMPONENTS))
+        for n, count in enumerate((MAX_CHARTED_COMPONENTS - 4, MAX_CHARTED_COMPONENTS))
     ]
     charts = after(windows, REWARDS)[-1].state.charts
-    assert sum(name.startswith(COMPONENT) for name in charts) == MAX_COMPONENTS
+    assert sum(name.startswith(COMPONENT) for name in charts) == MAX_CHARTED_COMPONENTS
 
 
 def many(n: int, *names: str) -> list[Row]:
@@ -389,7 +389,7 @@ def many(n: int, *names: str) -> list[Row]:
 
 @pytest.mark.parametrize("monitor", ["component:c05", "against:c05"])
 def test_a_component_keeps_its_room_when_its_level_is_accepted(monitor: str) -> None:
-    names = [f"c{name:02}" for name in range(MAX_COMPONENTS)]
+    names = [f"c{name:02}" for name in range(MAX_CHARTED_COMPONENTS)]
     state = anew(after([many(n, *names) for n in range(3)], REWARDS)[-1].state, monitor)
     readings = conclude(state, many(3, "a-new-one", *names), RULES).readings.readings
     assert {f"component:{name}" for name in names} <= readings.keys()
