@@ -59,12 +59,12 @@ _SAME_PARTITION = (TRAJECTORIES, EVENTS)
 _PENDING_BYTES = 8 * 1024 * 1024
 """Pending output at which a commit is made early."""
 
-_COMMITS_SHARE = 1 / 20
-"""Share of the time that transactions take, unless the interval would be longer than :data:`_LONGEST_INTERVAL_S`. Each
-is five requests, which cost the broker as much as this process: on a busy machine fewer, larger ones save more time
-than they add."""
+_COMMITS_SHARE = 1 / 5
+"""Largest share of the time that transactions take, unless the interval would be longer than
+:data:`_LONGEST_INTERVAL_S`. Each is five requests, which cost the broker as much as this process: on a busy machine
+fewer, larger ones save more time than they add."""
 _LONGEST_INTERVAL_S = 1.0
-"""Longest interval between two transactions for that reason: with transactions above 50 ms it is this one."""
+"""Longest interval between two transactions for that reason: with transactions above 200 ms it is this one."""
 
 _TRANSACTION_TIMEOUT_MS = 20_000
 """How long readers wait for an assembler that died and was not restarted."""

@@ -16,9 +16,9 @@ READ_S = 0.01
 
 @pytest.mark.parametrize(
     ("shortest_s", "last_s", "expected_s"),
-    [(0.2, 0.005, 0.2), (0.2, 0.02, 0.4), (0.2, 3.0, 1.0), (2.0, 0.02, 2.0), (2.0, 3.0, 2.0)],
+    [(0.2, 0.005, 0.2), (0.2, 0.04, 0.2), (0.2, 0.08, 0.4), (0.2, 3.0, 1.0), (2.0, 0.08, 2.0), (2.0, 3.0, 2.0)],
 )
-def test_the_interval_is_twenty_times_the_last_transaction_up_to_a_second(
+def test_the_interval_is_five_times_the_last_transaction_up_to_a_second(
     shortest_s: float, last_s: float, expected_s: float
 ) -> None:
     assert interval_s(shortest_s, last_s) == pytest.approx(expected_s)
@@ -81,7 +81,7 @@ def partition(monkeypatch: pytest.MonkeyPatch, takes_s: list[float], **changes: 
 
 
 async def test_the_interval_follows_from_what_the_last_transaction_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    takes_s = [0.005, 0.02, 0.04, 0.005, 0.5, 3.0, 0.005, 0.0, 0.0]
+    takes_s = [0.005, 0.08, 0.16, 0.005, 0.5, 3.0, 0.005, 0.0, 0.0]
     gaps = await partition(monkeypatch, takes_s).assembled()
     # After one that took longer than the longest interval, the next begins at once; at the end it does not wait.
     expected = [0.2, 0.4, 0.8, 0.2, 1.0, 3.0, 0.2, READ_S]
@@ -89,15 +89,15 @@ async def test_the_interval_follows_from_what_the_last_transaction_took(monkeypa
 
 
 async def test_large_output_is_committed_within_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    gaps = await partition(monkeypatch, [0.04, 0.04, 0.0], large_at=31).assembled()
-    assert gaps[0] == pytest.approx(30 * READ_S + 0.04)  # and not 0.8
+    gaps = await partition(monkeypatch, [0.16, 0.16, 0.0], large_at=31).assembled()
+    assert gaps[0] == pytest.approx(30 * READ_S + 0.16)  # and not 0.8
 
 
 async def test_what_arrives_after_a_silence_waits_for_the_shortest_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = partition(monkeypatch, [0.04, 0.04], silent_after=1)
+    made = partition(monkeypatch, [0.16, 0.16], silent_after=1)
     gaps = await made.assembled()
     assert (made.begun, gaps) == ([100 + READ_S], [])  # nothing to commit: no transaction, also not at the end
-    made = partition(monkeypatch, [0.04, 0.04, 0.0], silent_after=1)
+    made = partition(monkeypatch, [0.16, 0.16, 0.0], silent_after=1)
     read = made.read
 
     def read_once_more() -> list[Any]:
@@ -105,4 +105,4 @@ async def test_what_arrives_after_a_silence_waits_for_the_shortest_interval(monk
         return read()
 
     monkeypatch.setattr(made, "read", read_once_more)
-    assert await made.assembled() == pytest.approx([500 * READ_S + 0.04], abs=0.2 + READ_S)
+    assert await made.assembled() == pytest.approx([500 * READ_S + 0.16], abs=0.2 + READ_S)
