@@ -1,14 +1,23 @@
 """Draws the reward curve."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.deploy.demo.summary import REWARD_SHARE, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _TRAIN, _SAMPLED, _GREEDY = "#4477aa", "#ee6677", "#228833"
 
 
 def draw(summary: Summary, path: Path) -> None:
     """Write a PNG with the training reward by policy version, and the held-out reward before and after."""
+    drawn(summary).savefig(path)
+
+
+def drawn(summary: Summary) -> "Figure":
+    """Returns the picture of :func:`draw`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4), dpi=130, layout="constrained")
@@ -32,8 +41,7 @@ def draw(summary: Summary, path: Path) -> None:
         ("greedy", held.greedy_before, held.greedy_after, _GREEDY),
     ):
         axes.plot([0, last], [before, after], "D--", color=colour, linewidth=1, markersize=7)
-        what = name if summary.measure == REWARD_SHARE else f"{name}, {summary.measure}"
-        axes.plot([], [], "D--", color=colour, label=f"held-out tasks, {what}: {before:.2f} → {after:.2f}")
+        axes.plot([], [], "D--", color=colour, label=f"held-out tasks, {name}: {before:.2f} → {after:.2f}")
     title = "control: advantages shuffled inside their groups" if summary.control else "learning from the event log"
     if summary.arm is not None:
         title += f", arm {summary.arm}"
@@ -46,8 +54,11 @@ def draw(summary: Summary, path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     # Below the axes, where no curve passes: rewards may be anywhere between 0 and 1.
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    figure.savefig(path)
+    measured = None if summary.measure == REWARD_SHARE else f"held-out tasks: {summary.measure}"
+    figure.legend(
+        loc="outside lower center", ncols=2, frameon=False, fontsize="small", title=measured, title_fontsize="small"
+    )
+    return figure
 
 
 def _smooth(summary: Summary, reach: int = 2) -> list[float]:

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headrace.agents.rollouts.rollout_metrics import SamplingReport
 from headrace.deploy.configuration.settings import configured
 from headrace.deploy.demo.circle import DemoPlan
 from headrace.deploy.demo.exactness import Exactness
-from headrace.deploy.demo.plot import draw
+from headrace.deploy.demo.plot import draw, drawn
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.summary import (
+    REWARD_SHARE,
     HeldOut,
     Monitored,
     Summary,
@@ -174,6 +176,18 @@ def test_the_json_has_the_published_keys() -> None:
     promised = {"heldout", "steps", "ledger", "weights_published", "weights_applied", "mixed_version_trajectories"}
     assert promised | {"seconds"} <= set(SUMMARY.model_dump())
     assert set(SUMMARY.model_dump()["heldout"]) == {"sampled_before", "sampled_after", "greedy_before", "greedy_after"}
+
+
+@pytest.mark.parametrize("measure", [REWARD_SHARE, "item F1 of wide tasks and accuracy of deep ones"])
+def test_the_legend_is_inside_the_picture_and_covers_no_curve(measure: str) -> None:
+    figure = drawn(SUMMARY.model_copy(update={"measure": measure}))
+    FigureCanvasAgg(figure).draw()
+    (legend,), (axes,) = figure.legends, figure.axes
+    extent = legend.get_window_extent()
+    assert min(extent.x0, extent.y0) >= 0
+    assert extent.x1 <= figure.bbox.width
+    assert not extent.overlaps(axes.get_window_extent())
+    assert legend.get_title().get_text() == ("" if measure == REWARD_SHARE else f"held-out tasks: {measure}")
 
 
 def test_the_curve_is_drawn(tmp_path: Path) -> None:
