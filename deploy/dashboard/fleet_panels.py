@@ -1,6 +1,7 @@
 """The panels of the fleet page: what sends, serves and moves records, and what is wrong with it."""
 
 from headrace.deploy.dashboard.panel import Axis, Form, Panel, Unit, recent
+from headrace.schemas.topics import TRAINER_GROUPS
 
 RECENT_MINUTES = 15
 """Minutes whose records make a rate."""
@@ -11,9 +12,15 @@ GATEWAY_MINUTES = 5
 LAG_MINUTES = 10
 """Minutes whose lag is shown."""
 
+_COUNTS = f"""consumer_group NOT IN (
+                SELECT concat('{TRAINER_GROUPS}', run) FROM budget GROUP BY run
+                HAVING argMax(max_groups, (version, time)) = 0
+            )"""
+"""Condition on `lag`: the group is not that of the trainer of a finished run, for which what is left waits for ever."""
+
 LAG_OF_GROUPS = f"""
         SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, max(seconds) AS seconds
-        FROM lag FINAL WHERE {recent(LAG_MINUTES)}
+        FROM lag FINAL WHERE {recent(LAG_MINUTES)} AND {_COUNTS}
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """
 """Seconds that each consumer group was behind, over time."""
@@ -129,14 +136,14 @@ FLEET_PANELS: tuple[Panel, ...] = (
     Panel(
         "groups",
         "How far each group is behind, by topic: the age of the next record that it has not processed. An idle "
-        "group is 0 s behind; markers of transactions do not count.",
+        "group is 0 s behind; markers of transactions do not count. Without trainers whose run is finished.",
         f"""
         SELECT consumer_group, topic, max(seconds) AS behind_s, sum(records) AS records,
                toUnixTimestamp64Milli(max(time)) AS measured_ms
         FROM lag FINAL
         WHERE (consumer_group, topic, partition, time) IN (
             SELECT consumer_group, topic, partition, max(time) FROM lag
-            WHERE {recent(LAG_MINUTES)}
+            WHERE {recent(LAG_MINUTES)} AND {_COUNTS}
             GROUP BY consumer_group, topic, partition
         )
         GROUP BY consumer_group, topic ORDER BY behind_s DESC, consumer_group, topic LIMIT 500
@@ -157,7 +164,7 @@ FLEET_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "lag_s",
-        "Seconds that each consumer group was behind, last ten minutes.",
+        "Seconds that each consumer group was behind, last ten minutes, without trainers whose run is finished.",
         LAG_OF_GROUPS,
         window_s=600.0,
         title="Lag in seconds",
@@ -252,7 +259,8 @@ FLEET_PANELS: tuple[Panel, ...] = (
         ),
         section="Senders and engines",
         wide=True,
-        empty=f"No gateway has reported in the last {GATEWAY_MINUTES} minutes: each does every ten seconds.",
+        empty=f"No gateway has reported in the last {GATEWAY_MINUTES} minutes: each does every ten seconds "
+        "from its first call on.",
     ),
     Panel(
         "engines",

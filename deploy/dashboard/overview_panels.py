@@ -201,7 +201,8 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "lag",
         "How far each consumer group was behind in the last ten minutes: the age of the next record that it had not "
-        "processed. An idle group is 0 s behind; markers of transactions do not count.",
+        "processed. An idle group is 0 s behind; markers of transactions do not count. Without trainers whose run is "
+        "finished.",
         LAG_OF_GROUPS,
         window_s=600,
         title="Lag",
@@ -213,9 +214,9 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "alerts",
-        "Problems that need attention, newest first.",
+        "Problems that need attention, newest first; those of a monitor lead to /watch.",
         f"""
-        SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message
+        SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message, run, episode
         FROM alerts FINAL WHERE {_RUN} OR run = '' ORDER BY time DESC, id LIMIT 20
         """,
         title="Alerts",

@@ -20,7 +20,10 @@ SPAN = 5
 
 _ROWS = MAX_VERSIONS * 5
 _VERSION = Axis("version", "Policy version", Unit.VERSION)
-_TRAINING = "purpose = 'train' AND role != 'frozen' AND version IS NOT NULL"
+_TRAINING = "purpose = 'train' AND role != 'frozen'"
+_VERSIONED = " AND oldest_version IS NOT NULL"
+"""Condition on `rewards`: the tokens have a policy version. Beside `assumeNotNull(version) AS version`, a condition on
+`version` would be one on that, and always hold."""
 _SIDE = (
     "multiIf(purpose = 'train' AND role = 'frozen', 'frozen', purpose = 'train', 'train', evaluation = '', 'evaluate', "
     "evaluation IN ('train', 'frozen', 'evaluate'), concat('evaluation ', evaluation), evaluation)"
@@ -138,8 +141,8 @@ REWARD = _by_version(
     f"""
             SELECT if({{by:String}} != '', {SLICE}, {_SIDE}) AS series,
                    assumeNotNull(version) AS version, cluster, assumeNotNull(normalised) AS value
-            FROM {scored()}
-            WHERE normalised IS NOT NULL AND version IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
+            FROM {scored(of=_VERSIONED)}
+            WHERE normalised IS NOT NULL AND ({{by:String}} = '' OR {_TRAINING})
         """,
     value=Axis("reward", "Reward", Unit.REWARD),
     wide=True,
@@ -149,7 +152,8 @@ REWARD = _by_version(
 
 _IS_COMPUTED = f"({{run:String}} = '' OR {IS_CUT})"
 COMPUTED_SUMS = sums_by_slice(
-    f"(SELECT * FROM {scored(labelled='1', only=_IS_COMPUTED)} WHERE {_TRAINING} AND normalised IS NOT NULL)"
+    f"(SELECT * FROM {scored(labelled='1', only=_IS_COMPUTED, of=_VERSIONED)} "
+    f"WHERE {_TRAINING} AND normalised IS NOT NULL)"
 )
 """Query: sums of the rewards by slice and version, from the rewards."""
 SUMS_OF_RUN = f"""
@@ -231,7 +235,7 @@ COMPONENTS = _by_version(
                            (name, value) -> (name, value * weights[name] / assumeNotNull(maximum)),
                            mapKeys(components), mapValues(components))) AS term,
                        toString(term.1) AS name, term.2 AS value
-                FROM {scored()} WHERE {_TRAINING} AND maximum > 0 AND total IS NOT NULL
+                FROM {scored(of=_VERSIONED)} WHERE {_TRAINING} AND maximum > 0 AND total IS NOT NULL
             )
         """,
     value=Axis("share", "Contribution", Unit.REWARD),
@@ -251,8 +255,8 @@ HELD_OUT = _by_version(
                            (name, value) -> (name, value * weights[name] / assumeNotNull(maximum)),
                            mapKeys(components), mapValues(components))) AS term,
                        toString(term.1) AS component, term.2 AS value
-                FROM {scored()}
-                WHERE version IS NOT NULL AND maximum > 0 AND total IS NOT NULL AND (purpose != 'train' OR {_TRAINING})
+                FROM {scored(of=_VERSIONED)}
+                WHERE maximum > 0 AND total IS NOT NULL AND (purpose != 'train' OR {_TRAINING})
             )
         """,
     value=Axis("share", "Contribution", Unit.REWARD),
@@ -273,7 +277,7 @@ SOURCES = _by_version(
                 SELECT assumeNotNull(version) AS version, cluster, task_source,
                        arrayJoin(arrayZip(mapKeys(components), mapValues(components))) AS term,
                        toString(term.1) AS name, term.2 AS value
-                FROM {scored(labelled="1")} WHERE {_TRAINING} AND total IS NOT NULL AND task_source != ''
+                FROM {scored(labelled="1", of=_VERSIONED)} WHERE {_TRAINING} AND total IS NOT NULL AND task_source != ''
             )
         """,
     value=Axis("value", "Value of the component", Unit.NUMBER),

@@ -112,9 +112,11 @@ function ends(panel, series) {
   return rows.length ? [rows[0], rows[rows.length - 1]] : null;
 }
 
-function rewardTile(title, found, run) {
+// A chart that is split has a line for each slice of the training rollouts, and none of the evaluations.
+function rewardTile(title, found, run, split) {
+  if (query().get("by")) return tile(title, "–", split);
   if (!found && run) return tile(title, formats.share(run.reward), `mean of ${run.trajectories.toLocaleString("en-US")}, no policy version`);
-  if (!found) return tile(title, "–", query().get("by") ? "split by slices below" : "none yet");
+  if (!found) return tile(title, "–", "none yet");
   const [first, last] = found;
   const change = last.reward - first.reward;
   const since = first === last ? `at v${last.version}` : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since v${first.version}`;
@@ -131,8 +133,8 @@ function drawTiles(panels, chosen) {
   const pending = rowsOf(panels.fates).filter((row) => row.fate === "pending").reduce((sum, row) => sum + row.trajectories, 0);
   const number = (value) => value.toLocaleString("en-US");
   byId("tiles").replaceChildren(
-    rewardTile("Reward, training", ends(panels.reward, "train"), rowsOf(panels.runs).find((row) => row.run === chosen)),
-    rewardTile("Reward, held out", ends(panels.reward, "greedy") ?? ends(panels.reward, "sampled") ?? ends(panels.reward, "evaluate")),
+    rewardTile("Reward, training", ends(panels.reward, "train"), rowsOf(panels.runs).find((row) => row.run === chosen), "split by slices below"),
+    rewardTile("Reward, held out", ends(panels.reward, "greedy") ?? ends(panels.reward, "sampled") ?? ends(panels.reward, "evaluate"), null, "only without a split"),
     tile("Policy version", totals.versions ? "v" + totals.published : "–", served < 0 ? "none served yet" : `v${served} served, step ${totals.step}`),
     tile("Trajectories", number(totals.started), pace ? `${number(pace.events_a_minute)} events per minute` : ""),
     tile("Trained", number(totals.trained), `${number(totals.rejected)} rejected, ${number(pending)} pending`),

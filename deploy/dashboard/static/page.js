@@ -38,8 +38,11 @@ function drawAlerts(panel) {
   fill("alerts", element("p", { className: "zone" }, "Times: " + ZONE), element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
     const severity = element("span", { className: "severity" }, row.severity);
     severity.dataset.severity = row.severity;
+    const title = `${row.part}: ${row.kind.replaceAll("_", " ")}`;
+    // Alerts of monitors have a card on /watch, which is not shared.
+    const address = row.episode && !document.documentElement.dataset.shared && `/watch?${new URLSearchParams({ run: row.run })}#${encodeURIComponent(row.episode)}`;
     return element("tr", {}, element("td", { className: "when" }, moment(row.ms)), element("td", {}, severity),
-      element("td", {}, element("strong", {}, `${row.part}: ${row.kind.replaceAll("_", " ")}. `), row.message));
+      element("td", {}, element("strong", {}, address ? element("a", { href: address }, title) : title, ". "), row.message));
   }))));
 }
 

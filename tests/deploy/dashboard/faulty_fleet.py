@@ -59,5 +59,14 @@ def fill_fleet(client: Client) -> None:
         "time, consumer_group, topic, partition, records, seconds",
         "now64(3), 'set-back', 'events', 0, 5, 1.0",
         "now64(3) + INTERVAL 1 DAY, 'set-back', 'events', 0, 9000, 900.0",
+        "now64(3), 'headrace-trainer-ended', 'training', 0, 31, 955.0",
+        "now64(3), 'headrace-trainer-going', 'training', 0, 40, 2.0",
+    )
+    insert(
+        "budget",
+        "id_sent, logged_at, time, run, version, groups_per_step, max_steps_ahead, max_groups",
+        "'b1', now64(3), now64(3) - INTERVAL 1 MINUTE, 'ended', 7, 8, 1, 16",
+        "'b2', now64(3), now64(3), 'ended', 8, 8, 1, 0",
+        "'b3', now64(3), now64(3), 'going', 8, 8, 1, 16",
     )
     insert("applied", "id_sent, time, run, engine, version, swap_s", "'x', now64(3), 'rising', 'slow', 4, 1.5")

@@ -43,8 +43,8 @@ def url(clickhouse: str, clickhouse_reader: str) -> Iterator[str]:
     fill_uneven_run(client)
     at = f"fromUnixTimestamp64Milli(toInt64({ELEVEN_MS}))"
     client.command(
-        "INSERT INTO alerts (id_sent, logged_at, time, run, part, kind, severity, message) "
-        f"SELECT 'a', now64(3), {at}, '{RUN}', 'trainer', 'step_skipped', 'warning', 'was skipped'"
+        "INSERT INTO alerts (id_sent, logged_at, time, run, part, kind, severity, message, episode) "
+        f"SELECT 'a', now64(3), {at}, '{RUN}', 'trainer', 'step_skipped', 'warning', 'was skipped', 'e/1'"
     )
     client.command(
         "INSERT INTO steps (id_sent, logged_at, time, run, step, version, groups, trajectories, metrics) "
@@ -177,3 +177,27 @@ def test_times_are_in_the_readers_time_zone_which_is_named(url: str, zone: str, 
         at = local(ELEVEN_MS)
         assert f"{at.day} {at:%b %Y, %H:%M:%S} {short}" in page.locator("#made .about").inner_text()
         assert complaints == []
+
+
+def test_an_alert_of_a_monitor_leads_to_its_card(url: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{url}/?run={RUN}")
+        page.locator("#alerts a").first.wait_for()
+        (address,) = [each.get_attribute("href") for each in page.locator("#alerts a").all()]
+        assert address == f"/watch?run={RUN}#e%2F1"
+        page.goto(f"{url}/trainer?run={RUN}")
+        page.locator("#alerts td").first.wait_for()
+        assert page.locator("#alerts a").count() == 0
+        assert complaints == []
+
+
+@pytest.mark.parametrize("by", ["source", "channel"])
+def test_the_tiles_of_a_split_page_name_no_version_and_no_mean(url: str, by: str) -> None:
+    with browser_page() as (page, _):
+        page.goto(f"{url}/?run={RUN}&by={by}")
+        page.locator("#tiles .tile").first.wait_for()
+        tiles = page.locator("#tiles .tile").all_inner_texts()
+    assert [each.split("\n")[1:] for each in tiles[:2]] == [
+        ["–", "split by slices below"],
+        ["–", "only without a split"],
+    ]

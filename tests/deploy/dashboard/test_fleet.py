@@ -7,6 +7,7 @@ import pytest
 
 from headrace.deploy.dashboard.fleet_panels import REPAIRS
 from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.topics import trainer_group
 from headrace.streams.clickhouse.database import open_client
 from tests.deploy.dashboard.faulty_fleet import fill_fleet
 from tests.deploy.dashboard.test_pages import browser_page, needs_chromium
@@ -64,6 +65,16 @@ def test_what_was_measured_by_a_clock_that_was_ahead_does_not_hide_what_is(fleet
         drawn = [row["seconds"] for row in panel(fleet, name, page=page) if row["consumer_group"] == "set-back"]
         assert drawn == [1.0]
     assert {row["source"]: row["holes_"] for row in rows(fleet, "gateways")}["/gw/b"] == 4
+
+
+def test_what_a_finished_run_has_not_trained_is_no_lag(fleet: str) -> None:
+    assert {row["consumer_group"] for row in rows(fleet, "groups") if "trainer" in row["consumer_group"]} == {
+        trainer_group("going")
+    }
+    for name, page in (("lag_s", "/fleet"), ("lag", "")):
+        drawn = {row["consumer_group"] for row in panel(fleet, name, page=page)}
+        assert trainer_group("going") in drawn
+        assert trainer_group("ended") not in drawn
 
 
 def test_engines_are_compared_with_the_newest_version_of_their_run(fleet: str) -> None:

@@ -19,6 +19,8 @@ from tests.streams.clickhouse.stored_log import NOW_MS
 pytestmark = pytest.mark.clickhouse
 
 RUN = "memorises"
+RECORDED = "recorded"
+"""A run whose attempts have no policy version."""
 WEIGHTS = {"recall": 1.0, "style": 0.5, "audit": 0.5}
 MAXIMUM = 2.0
 VERSIONS = range(4)
@@ -45,7 +47,7 @@ def attempts() -> Iterator[tuple[str, int, int, dict[str, float]]]:
                 yield side, version, number, values(version, number, side)
 
 
-def stored(side: str, version: int, number: int, components: dict[str, float]) -> tuple[Row, Row]:
+def stored(side: str, version: int | None, number: int, components: dict[str, float]) -> tuple[Row, Row]:
     """Returns the rows of an attempt in `trajectories` and `rewards`."""
     name, held_out = f"{side}-{version}-{number}", side in ("greedy", "sampled")
     total = sum(WEIGHTS[component] * value for component, value in components.items())
@@ -69,6 +71,10 @@ def filled(clickhouse: str) -> str:
     client = open_client(clickhouse)
     ensure_tables(client)
     rows = [stored(*each) for each in attempts()]
+    for number in range(SIZE):
+        rows.append(stored("train", None, number, {"recall": 0.5}))
+        for row in rows[-1]:
+            row |= {"run": RECORDED}
     for table, of in ((TRAJECTORIES, 0), (REWARDS, 1)):
         insert(client, table, arrow_table(table, [both[of] for both in rows]), f"held-out:{table.name}")
     compute_missing(client)
@@ -98,6 +104,17 @@ def test_each_component_has_its_means_on_both_sides_by_version(filled: str, sour
     assert {series for series, _ in expected} == {
         "recall: train", "recall: greedy", "recall: sampled", "style: train", "audit: greedy", "audit: sampled",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["", "source"])
+def test_attempts_without_a_policy_version_are_not_those_of_version_0(filled: str, by: str) -> None:
+    client = open_client(filled)
+    for panel in ("reward", "components", "held_out", "sources", "falls", "reward_distribution", "lengths"):
+        assert panel_rows(client, panel, run=RECORDED, by=by) == [], panel
+        assert panel_rows(client, panel, run=RECORDED, by=by, source="deep") == [], panel
+    (listed,) = [row for row in panel_rows(client, "runs", run=RECORDED) if row["run"] == RECORDED]
+    client.close()
+    assert (listed["reward"], listed["trajectories"]) == (0.5 / MAXIMUM, SIZE)
 
 
 def test_the_contributions_of_a_side_add_up_to_its_reward(filled: str) -> None:
