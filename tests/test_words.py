@@ -96,3 +96,10 @@ def test_a_retired_word_is_found(name: str, text: str, line: int) -> None:
 def test_identifiers_and_longer_words_are_not_prose() -> None:
     assert not list(findings("a.py", "letter_box = ride_out\n"))
     assert not list(findings("a.md", "A letter boxer."))
+
+
+def test_the_glossary_has_at_most_forty_terms_in_one_table() -> None:
+    glossary = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Glossary\n")[2].partition("\n## ")[0]
+    terms = [line.split("|")[1].strip() for line in glossary.splitlines() if line.startswith("| ")][1:]
+    assert 20 < len(terms) <= 40
+    assert len(terms) == len(set(terms))
