@@ -109,7 +109,8 @@ def _outputs(text: bytes) -> dict[str, list[Any]]:
         try:
             name, values = json.loads(line)
             outputs[str(name)] = list(values)
-        except (ValueError, TypeError):  # the candidate can write to the pipe; what is no result counts as none
+        # The candidate can write to the pipe; what is no result counts as none.
+        except (ValueError, TypeError, RecursionError):
             continue
     return outputs
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -76,8 +77,8 @@ class AssemblerConfig:
     """Start although ``events`` uses producer timestamps: one producer can then time out the trajectories of others."""
 
     def __post_init__(self) -> None:
-        if self.commit_interval_s <= 0:
-            raise ValueError(f"commit_interval_s must be above 0, not {self.commit_interval_s}")
+        if not 0 < self.commit_interval_s < inf:  # with nan or inf nothing would be committed before the end
+            raise ValueError(f"commit_interval_s must be a number above 0, not {self.commit_interval_s}")
         _ = self.limits  # checks the rest
 
     @property

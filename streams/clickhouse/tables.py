@@ -10,6 +10,7 @@ The views (:mod:`views`) show every row once.
 """
 
 from headrace.schemas import topics
+from headrace.schemas.bounds import MAX_NAME
 from headrace.schemas.events import ModelCalled, TrajectoryStarted
 from headrace.schemas.task_labels import DIFFICULTY_FIELDS
 from headrace.streams.clickhouse.columns import (
@@ -210,8 +211,11 @@ TRAJECTORIES = Table(
         Column(
             "channel",
             LABEL,
-            "Where the agent was asked, such as web or slack: the task's text `channel`; empty if it names none.",
-            computed="JSONExtractString(task, 'channel')",
+            f"Where the agent was asked, such as web or slack: the first {MAX_NAME} characters of the task's text "
+            "`channel`; empty if it names none.",
+            # JSONExtractString returns numbers, lists and objects, too, as JSON.
+            computed="if(JSONType(task, 'channel') = 'String', "
+            f"substringUTF8(JSONExtractString(task, 'channel'), 1, {MAX_NAME}), '')",
         ),
         Column("status", LABEL, "How it ended; empty if it did not end."),
         Column("outcome", MAYBE_NUMBER, "Verifiable outcome."),

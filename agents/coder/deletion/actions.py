@@ -123,12 +123,23 @@ def parse(call: Any) -> Action | Malformed:
             return Malformed(call_id, tool, f"the argument {name!r} must be {_named(kind)}")
         if isinstance(value, str) and len(value) > MAX_ARGUMENT:
             return Malformed(call_id, tool, f"the argument {name!r} has more than {MAX_ARGUMENT} characters")
+        if isinstance(value, str) and not _is_unicode(value):  # the gateway would refuse a result that repeats it
+            return Malformed(call_id, tool, f"the argument {name!r} has half of a surrogate pair: it is not valid text")
         if isinstance(value, int) and not 1 <= value <= 1_000_000:
             return Malformed(call_id, tool, f"the argument {name!r} must be from 1 to 1,000,000")
         arguments[name] = value
     if unknown := given.keys() - arguments.keys():
         return Malformed(call_id, tool, f"the tool has no argument {sorted(unknown)[0]!r}"[:200])
     return Action(call_id, tool, arguments)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether ``text`` can be sent: JSON's escapes can express half of a surrogate pair, which UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _named(kind: type[int | str]) -> str:

@@ -25,7 +25,7 @@ from headrace.agents.coder.deletion.actions import (
 )
 from headrace.agents.coder.todo import TodoList
 
-HARNESS_VERSION = "deletion-1"
+HARNESS_VERSION = "deletion-2"
 """Part of every ``trajectory.started``; changes whenever the model's observations or permissions change."""
 
 INSTRUCTION = """\

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 from headrace.agents.coder.deletion.features import Feature, without
@@ -39,6 +40,8 @@ class Rejection(StrEnum):
     """Its tests pass without it."""
     BREAKS_EVERYTHING = "breaks_everything"
     """No test passes without it: the module cannot be loaded."""
+    IS_IN_C = "is_in_c"
+    """The interpreter has it once more, in C: an attempt could import that instead of writing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ async def verified(
     provider: Provider, installed: Installation, feature: Feature, reference: SuiteResult | None = None
 ) -> DeletionTask | Rejection:
     """Return the task of deleting ``feature``, or why it is none. ``reference``: an earlier run on the original."""
+    if installed.origin == STANDARD_LIBRARY and is_in_c(installed.module, feature.name):
+        return Rejection.IS_IN_C
     reference = reference or await suite_of(provider, installed, installed.source)
     if reference.outcome is not SuiteOutcome.RAN or not reference.passed:
         return Rejection.REFERENCE_FAILS
@@ -138,6 +143,15 @@ async def verified(
         fails_without=tuple(sorted(reference.passed - left.passed)),
         lines=feature.lines,
     )
+
+
+def is_in_c(module: str, name: str) -> bool:
+    """Return whether the extension module of ``module`` of the standard library has ``name``: ``_bisect`` has
+    ``insort_left``. Such a module is part of the interpreter, so that it cannot be masked."""
+    try:
+        return hasattr(import_module(f"_{module}"), name)
+    except ImportError:
+        return False
 
 
 async def suite_of(provider: Provider, installed: Installation, source: str) -> SuiteResult:

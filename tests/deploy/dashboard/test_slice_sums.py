@@ -137,9 +137,8 @@ def test_what_a_crash_left_out_is_found_and_nothing_else_is_computed_again(clien
     assert dict(client.query(recompute_of).result_rows) == after
 
 
-def test_rows_of_a_release_that_knew_fewer_kinds_are_computed_again_and_once(client: Client) -> None:
-    store(client, written(random.Random(4))[:200], "older")
-    compute_missing(client)
+def forget_channels(client: Client) -> None:
+    """Make the rows of `slice_sums` those of a release that did not know channels."""
     known = "arrayMap(at -> at != 'channel', kinds)"
     arrays = ("kinds", "slices", *SUMS.values())
     client.command(
@@ -149,6 +148,12 @@ def test_rows_of_a_release_that_knew_fewer_kinds_are_computed_again_and_once(cli
         + " FROM slice_sums FINAL"
     )
     assert "channel" not in {kind for kind, *_ in sums(client, RUN)}
+
+
+def test_rows_of_a_release_that_knew_fewer_kinds_are_computed_again_and_once(client: Client) -> None:
+    store(client, written(random.Random(4))[:200], "older")
+    compute_missing(client)
+    forget_channels(client)
     compute_missing(client)
     assert are_equal(sums(client, RUN), sums(client, ""))
     assert "channel" in {kind for kind, *_ in sums(client, RUN)}
@@ -156,3 +161,14 @@ def test_rows_of_a_release_that_knew_fewer_kinds_are_computed_again_and_once(cli
     before = client.query(computed).result_rows
     compute_missing(client)
     assert client.query(computed).result_rows == before
+
+
+def test_rows_of_such_a_release_whose_trajectories_have_expired_stay(client: Client) -> None:
+    store(client, written(random.Random(5))[:200], "expired")
+    compute_missing(client)
+    forget_channels(client)
+    before = sums(client, RUN)
+    assert {slice_ for kind, slice_, *_ in before if kind == "source"} == {"(none)", "wide", "deep"}
+    client.command("TRUNCATE TABLE trajectories")  # after 30 days; rewards stay
+    compute_missing(client)
+    assert are_equal(sums(client, RUN), before)

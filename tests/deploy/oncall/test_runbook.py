@@ -1,6 +1,7 @@
 """Runbooks: one for every alert, whose commands exist."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from headrace.streams.oncall.prometheus_rules import rules
 from headrace.streams.watch.monitors import NAMES, is_reading, runbook_of
 from headrace.streams.workers import consumer_group
 from headrace.streams.workers_config import PROCESSORS
+from tests.deploy.oncall.test_blind_rehearsals import CAUSES, DROPS
 
 SECTIONS = ("**Means.**", "**Decide.**", "**Helps.**", "**Resolved**")
 
@@ -60,6 +62,12 @@ def test_commands_of_a_runbook_exist_with_their_options(name: str) -> None:
 @pytest.mark.parametrize("name", [*NAMES, "component:NAME", "against:NAME"])
 def test_the_runbook_of_a_monitor_names_it(name: str) -> None:
     assert is_reading(name) or f"`{name}`" in runbook(runbook_of(name))
+
+
+@pytest.mark.parametrize(("name", "causes"), [("lag", CAUSES), ("reward-drop", DROPS)])
+def test_the_causes_that_are_rehearsed_are_on_the_page(name: str, causes: Mapping[str, object]) -> None:
+    page = runbook(name).replace("\n", " ")
+    assert [cause for cause in causes if cause not in page] == []
 
 
 def test_every_error_of_a_dead_letter_is_in_its_runbook() -> None:

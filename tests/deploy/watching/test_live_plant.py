@@ -24,7 +24,7 @@ from headrace.streams.watch.planted.hacks import HACKS
 from tests.deploy.commands.test_dead_letters import assembling
 from tests.streams.test_workers import worker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
+pytestmark = pytest.mark.kafka
 
 FIRST_ALARMS = {"marked-answer": "marked", "search-once": "few_calls"}
 """Hack → the monitor that alarms first."""
@@ -36,6 +36,7 @@ def test_a_broker_without_processors_is_said(kafka: str) -> None:
         plant_live(kafka, plan, stalled_s=1)
 
 
+@pytest.mark.nightly
 def test_hacks_planted_into_running_processors_raise_alerts_with_guilty_attempts(kafka: str, tmp_path: Path) -> None:
     """Two hacks at a time, one by the command: the alarms come from the processor watch alone."""
     later = Plan(HACKS["search-once"], honest=26, steps=20)

@@ -347,6 +347,12 @@ def test_a_setting_that_cannot_work_is_refused_by_name(name: str) -> None:
         replace(AssemblerConfig("localhost:9092"), **{name: 0})  # type: ignore[arg-type]  # mypy sees every field
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_an_interval_that_never_ends_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="commit_interval_s must be a number above 0"):
+        AssemblerConfig("localhost:9092", commit_interval_s=seconds)
+
+
 async def test_repeated_kill_9_loses_and_duplicates_nothing(kafka: str) -> None:
     chance = random.Random(3)
     histories = [session(f"kill-{number}", *["ask", "tool"] * chance.randrange(1, 5)) for number in range(600)]

@@ -14,8 +14,8 @@ import pytest
 from tests.streams.native.built import needs_speedups
 
 PROGRAM = Path(__file__).with_name("memory_program.py")
-LOADS = ("small", "large", "closed")
-MORE_LOADS = ("single", "headers", "repeated", "unreadable", "remembering")
+LOADS = ("small", "large", "closed", "unreadable")
+MORE_LOADS = ("single", "headers", "repeated", "remembering")
 
 
 @pytest.mark.parametrize("load", [*LOADS, *(pytest.param(load, marks=pytest.mark.nightly) for load in MORE_LOADS)])

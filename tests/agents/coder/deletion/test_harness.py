@@ -57,6 +57,20 @@ def test_the_to_do_list_is_bounded_and_its_open_items_are_counted() -> None:
     assert [each.startswith("error: ") for each in results_in(playing.messages)] == [False, False, False, True, True]
 
 
+def test_half_of_a_surrogate_pair_is_an_error_and_is_not_repeated() -> None:
+    """JSON's escapes can express it, UTF-8 cannot: a gateway refuses every later message of such a conversation."""
+    playing = harness()
+    assert (
+        playing.act(said(("todo_add", {"item": "\ud800"}), ("edit", {"path": "a.py", "old": "", "new": "\udc00"})))
+        == []
+    )
+    assert playing.errors == 2
+    assert all("is not valid text" in each for each in results_in(playing.messages))
+    json.dumps(results_in(playing.messages), ensure_ascii=False).encode()  # raises if there is half of one
+    (edit,) = playing.act(said(("edit", {"path": "a.py", "old": "", "new": "\ud83d\ude00"})))
+    assert edit.arguments["new"] == "😀"
+
+
 def test_turns_end_the_attempt() -> None:
     playing = harness(turns=2)
     playing.act({"role": "assistant", "content": "Hm."})

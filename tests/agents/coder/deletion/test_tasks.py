@@ -24,6 +24,7 @@ from headrace.agents.coder.deletion.tasks import (
     chosen,
     interpreter_of,
     interpreters_of,
+    is_in_c,
     limits_of,
     replaces_tests,
     suite_of,
@@ -233,6 +234,16 @@ async def test_without_the_mask_the_original_could_be_read(provider: Overlay, in
     )
     await sandbox.stop()
     assert seen.exit_code == 0
+
+
+async def test_what_the_interpreter_has_in_c_too_is_no_task(provider: Overlay) -> None:
+    """Three lines would restore it: ``sys.modules.pop("_bisect")`` and an import of ``_bisect``."""
+    installed = installation("bisect")
+    for feature in features(installed.source):
+        assert await verified(provider, installed, feature) is Rejection.IS_IN_C
+    assert is_in_c("statistics", "_normal_dist_inv_cdf")
+    assert not is_in_c("statistics", "median")
+    assert not is_in_c("graphlib", "TopologicalSorter.done")
 
 
 async def test_a_deletion_that_no_test_notices_is_no_task(provider: Overlay, installed: Installation) -> None:
