@@ -50,7 +50,7 @@ def drawn(summary: Summary) -> "Figure":
     axes.set_title(f"{title} (seed {summary.seed}, {summary.steps} steps)", loc="left")
     axes.set_xlabel("policy version")
     axes.set_ylabel(REWARD_SHARE if summary.measure == REWARD_SHARE else "share of the maximum")
-    axes.set_ylim(0, 1)
+    axes.set_ylim(-0.02, 1.02)  # marks at 0 and 1 are whole
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     # Below the axes, where no curve passes: rewards may be anywhere between 0 and 1.

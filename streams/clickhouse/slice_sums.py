@@ -1,7 +1,8 @@
 """Keeps the table `slice_sums`: sums of rewards by slice, a row for each policy version of a run.
 
 A row is computed from the tables as they are, so it is right after late rewards, duplicates and replays, and computing
-it again changes nothing.
+it again changes nothing. Once trajectories of a version have expired, its row is final: rewards outlive the labels by
+which they are summed, and computed again all would be in the slices "(none)".
 
     recompute(client, "r1", {3})   the row of version 3, and those of versions that share groups with it
     recompute_stale(client)        the rows of all versions of which something was written since
@@ -32,6 +33,10 @@ _COUNTS = f"""
         UNION ALL
         SELECT oldest_version, id, false AS is_reward FROM trajectories WHERE run = {{run:String}} AND {_VERSIONS}
     ) GROUP BY version
+"""
+_KEPT = f"""
+    SELECT version, trajectories FROM {SLICE_SUMS.name} FINAL
+    WHERE run = {{run:String}} AND version IN {{versions:Array(UInt32)}}
 """
 _OF_RUN = (
     "run = {run:String} AND purpose = 'train' AND role != 'frozen' AND oldest_version IS NOT NULL "
@@ -77,7 +82,7 @@ _STALE = f"""
 
 def recompute(client: "Client", run: str, versions: Collection[int]) -> None:
     """Compute the rows of ``versions`` of ``run`` again, of which rewards or trajectories were written, and of versions
-    that share groups with them. Raises the client's ``ClickHouseError``.
+    that share groups with them, unless trajectories of theirs have expired. Raises the client's ``ClickHouseError``.
     """
     ordered = sorted(versions)
     for first in range(0, len(ordered), AT_ONCE):
@@ -98,7 +103,13 @@ def _recompute(client: "Client", run: str, written: list[int]) -> None:
     found = client.query(_SHARING, parameters={"run": run, "versions": written}).result_rows
     versions = sorted({*written, *(version for (version,) in found)})
     parameters = {"run": run, "versions": versions}
-    rows = client.query(_COUNTS, parameters=parameters).result_rows
-    counts = {version: counted for version, *counted in rows}
-    rewards, trajectories = ([counts.get(version, (0, 0))[at] for version in versions] for at in (0, 1))
-    client.command(_RECOMPUTE, parameters={**parameters, "rewards": rewards, "trajectories": trajectories})
+    counts = {version: counted for version, *counted in client.query(_COUNTS, parameters=parameters).result_rows}
+    kept = dict(client.query(_KEPT, parameters=parameters).result_rows)
+    held = {version: counts.get(version, (0, 0)) for version in versions}
+    open_ = [version for version, (_, trajectories) in held.items() if trajectories >= kept.get(version, 0)]
+    if not open_:
+        return
+    rewards, trajectories = ([held[version][at] for version in open_] for at in (0, 1))
+    client.command(
+        _RECOMPUTE, parameters={"run": run, "versions": open_, "rewards": rewards, "trajectories": trajectories}
+    )

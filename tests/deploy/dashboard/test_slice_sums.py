@@ -172,3 +172,17 @@ def test_rows_of_such_a_release_whose_trajectories_have_expired_stay(client: Cli
     client.command("TRUNCATE TABLE trajectories")  # after 30 days; rewards stay
     compute_missing(client)
     assert are_equal(sums(client, RUN), before)
+
+
+def test_a_late_reward_of_a_version_whose_trajectories_have_expired_leaves_its_row_as_it_is(client: Client) -> None:
+    rows = written(random.Random(6))
+    store(client, rows[:200], "expired")
+    compute_missing(client)
+    before = sums(client, RUN)
+    assert {slice_ for kind, slice_, *_ in before if kind == "source"} == {"(none)", "wide", "deep"}
+    client.command("TRUNCATE TABLE trajectories")
+    versions = store(client, [(table, row) for table, row in rows[200:] if table is REWARDS], "late")
+    assert versions
+    recompute(client, RUN, versions)
+    compute_missing(client)
+    assert are_equal(sums(client, RUN), before)
