@@ -104,7 +104,7 @@ def _recompute(client: "Client", run: str, written: list[int]) -> None:
     versions = sorted({*written, *(version for (version,) in found)})
     parameters = {"run": run, "versions": versions}
     counts = {version: counted for version, *counted in client.query(_COUNTS, parameters=parameters).result_rows}
-    kept = dict(client.query(_KEPT, parameters=parameters).result_rows)
+    kept = {version: count for version, count, *_ in client.query(_KEPT, parameters=parameters).result_rows}
     held = {version: counts.get(version, (0, 0)) for version in versions}
     open_ = [version for version, (_, trajectories) in held.items() if trajectories >= kept.get(version, 0)]
     if not open_:
