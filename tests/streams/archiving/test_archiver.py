@@ -132,7 +132,7 @@ asyncio.run(archive_now(sys.argv[1], Path(sys.argv[2]), file_records=1, topics=(
 async def test_an_archiver_that_is_killed_again_and_again_archives_every_record_once(
     kafka: str, tmp_path: Path
 ) -> None:
-    await write(kafka, TRAJECTORIES, 15, partition=0)
+    await write(kafka, TRAJECTORIES, 60, partition=0)
     kills = await asyncio.to_thread(kill_until_done, kafka, tmp_path, random.Random(7))
     assert kills >= 2, "many were to be killed"
     archive, stops = await open_archive(tmp_path.as_uri(), kafka, [TRAJECTORIES.name]), await ends(kafka, TRAJECTORIES)
@@ -142,11 +142,11 @@ async def test_an_archiver_that_is_killed_again_and_again_archives_every_record_
 def kill_until_done(kafka: str, folder: Path, rng: random.Random) -> int:
     """Kill each archiver after some more segments, until one ends; returns how many were killed."""
     for kills in range(100):
-        enough = segments_in(folder) + rng.randint(0, 5)
+        enough = segments_in(folder) + rng.randint(0, 15)
         child = subprocess.Popen([sys.executable, "-c", _ARCHIVE_NOW, kafka, str(folder)])
         try:
             while child.poll() is None and segments_in(folder) <= enough:
-                time.sleep(0.01)
+                time.sleep(0.001)
         finally:
             child.kill()
         if child.wait() == 0:
