@@ -71,11 +71,11 @@ _STALE = f"""
         SELECT run, version, rewards AS known_rewards, trajectories AS known_trajectories, kinds AS known_kinds
         FROM {SLICE_SUMS.name} FINAL
     ) AS known USING (run, version)
-    -- more, and not others: trajectories expire, and with them the labels by which rewards were summed
-    WHERE rewards > known_rewards OR trajectories > known_trajectories
-       -- an older release knew fewer kinds
-       OR (rewards = known_rewards AND trajectories = known_trajectories AND notEmpty(known_kinds)
-           AND NOT hasAll(known_kinds, [{", ".join(f"'{kind}'" for kind in VALUES)}]))
+    -- once trajectories have expired the row is final; more records, or an older release knew fewer kinds
+    WHERE trajectories >= known_trajectories AND (
+        rewards > known_rewards OR trajectories > known_trajectories
+        OR (notEmpty(known_kinds) AND NOT hasAll(known_kinds, [{", ".join(f"'{kind}'" for kind in VALUES)}]))
+    )
     GROUP BY run
 """
 
@@ -91,8 +91,7 @@ def recompute(client: "Client", run: str, versions: Collection[int]) -> None:
 
 def recompute_stale(client: "Client") -> None:
     """Compute the rows of versions again that do not count all records of theirs, or lack a kind of slice: after a
-    crash, or if the table is new or an older release's. Rows that lack a kind stay as they are if trajectories of
-    theirs have expired: without those, their sums by the other kinds would be lost. Raises the client's
+    crash, or if the table is new or an older release's, unless trajectories of theirs have expired. Raises the client's
     ``ClickHouseError``.
     """
     for run, versions in client.query(_STALE).result_rows:
