@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from headrace.agents.coder.deletion.features import Feature, without
@@ -146,12 +147,13 @@ async def verified(
 
 
 def is_in_c(module: str, name: str) -> bool:
-    """Return whether the extension module of ``module`` of the standard library has ``name``: ``_bisect`` has
-    ``insort_left``. Such a module is part of the interpreter, so that it cannot be masked."""
+    """Return whether the extension module of ``module`` of the standard library has ``name``, a function or method:
+    ``_bisect`` has ``insort_left``. Such a module is part of the interpreter, so that it cannot be masked."""
     try:
-        return hasattr(import_module(f"_{module}"), name)
-    except ImportError:
+        found = attrgetter(name)(import_module(f"_{module}"))
+    except (ImportError, AttributeError):
         return False
+    return found is not getattr(object, name.rpartition(".")[2], None)  # a class in C inherits ``__init__``
 
 
 async def suite_of(provider: Provider, installed: Installation, source: str) -> SuiteResult:

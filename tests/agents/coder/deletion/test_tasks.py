@@ -242,6 +242,9 @@ async def test_what_the_interpreter_has_in_c_too_is_no_task(provider: Overlay) -
     for feature in features(installed.source):
         assert await verified(provider, installed, feature) is Rejection.IS_IN_C
     assert is_in_c("statistics", "_normal_dist_inv_cdf")
+    assert is_in_c("collections", "OrderedDict.popitem")
+    assert not is_in_c("random", "Random.randint")
+    assert not is_in_c("csv", "Dialect.__init__")
     assert not is_in_c("statistics", "median")
     assert not is_in_c("graphlib", "TopologicalSorter.done")
 
