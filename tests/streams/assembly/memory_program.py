@@ -77,7 +77,7 @@ def large() -> Iterator[StoredRecord]:
 
 def unreadable() -> Iterator[StoredRecord]:
     for trajectory in range(40):
-        for number in range(2_000):
+        for number in range(5_000):
             yield event(trajectory, number, size=60, bad=True)
 
 
