@@ -13,8 +13,11 @@ from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.watch import Lane, Readings
 from headrace.schemas.side_topics import REFERENCES, ReplayStage
 from headrace.schemas.topics import ALERTS, MONITORS
+from headrace.streams.lag import measure_lag
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from headrace.streams.watch.planted.hacks import HACKS
+from headrace.streams.workers import consumer_group
+from headrace.streams.workers_config import PROCESSORS
 from tests.deploy.commands.test_dead_letters import assembling
 from tests.streams.replay.test_run import Stored, by_id, payload, same_but, side, stored
 from tests.streams.test_workers import worker
@@ -24,11 +27,14 @@ pytestmark = pytest.mark.kafka
 BY_VERSION = (Lane.ATTEMPT, Lane.INPUT, Lane.REWARD)
 """Lanes whose windows are versions, here. Fates and feedback are divided by arrival, which a replay has in stream
 time."""
+GROUPS = ["assemble", *map(consumer_group, PROCESSORS)]
+"""Consumer groups of the assembler and of every processor."""
 
 
 def test_a_replay_computes_the_readings_and_alerts_of_the_live_run(kafka: str, tmp_path: Path) -> None:
     with assembling(kafka), worker(kafka, tmp_path):
         plant_live(kafka, Plan(HACKS["clarifying-questions"], honest=26, steps=24))
+        asyncio.run(until_all_is_processed(kafka))
     live_readings, live_alerts = written(asyncio.run(stored(kafka, MONITORS))), asyncio.run(stored(kafka, ALERTS))
     assert {each.kind for each in map(payload, live_alerts) if isinstance(each, Alert)} >= {
         "monitor_few_calls",
@@ -43,6 +49,15 @@ def test_a_replay_computes_the_readings_and_alerts_of_the_live_run(kafka: str, t
         assert len(readings[Lane.FATE]) == len(live_readings[Lane.FATE]) > 0
         assert Lane.FEEDBACK not in readings, "no reward uses it, so the replay reads none"
         assert told(asyncio.run(side(kafka, ALERTS, str(stage)))) == told(live_alerts)
+
+
+async def until_all_is_processed(kafka: str) -> None:
+    """Wait until no processor has a record left, measured twice in a row: one measurement queries one group after the
+    other. Fates come last, after the windows that the plant waits for."""
+    async with asyncio.timeout(120):
+        quiet = 0
+        while quiet < 2:
+            quiet = 0 if any(lag.records for lag in await measure_lag(kafka, GROUPS)) else quiet + 1
 
 
 def written(found: list[Stored]) -> dict[Lane, list[Stored]]:
