@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.demo.system import BaseModel
 from headrace.deploy.demo.systems import NAMES, system_named
 from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import print_line
@@ -28,6 +29,22 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
     With the default settings the result is like the model that ships with headrace. On the same kind of processor it is
     bit-identical every time.
     """
+    make_base_model(system_named(system).base_model, out, seed=seed, steps=steps, episodes=episodes, threads=threads)
+
+
+def make_base_model(
+    recipe: BaseModel,
+    out: Path,
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    episodes: int | None = None,
+    threads: int = 2,
+) -> None:
+    """Train the model of ``recipe`` and write it to the new folder ``out``; ``None``: the recipe's number.
+
+    Raises :class:`StackError` if there is something in ``out``.
+    """
     if out.exists() and any(out.iterdir()):
         raise StackError(f"--out {out} is not empty: name a new folder, existing models are never overwritten")
     part = out.with_name(out.name + ".part")
@@ -41,8 +58,6 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
     from headrace.trainer.model.miniature import miniature_qwen3
     from headrace.trainer.model.transfer import begin_with
     from headrace.trainer.supervised.fine_tune import SupervisedConfig, TuningExample, fine_tune
-
-    recipe = system_named(system).base_model
 
     def examples(first: int, count: int) -> list[TuningExample]:
         label = f"demonstrations from task {first}"

@@ -8,13 +8,15 @@ has verifiers 0.4.0 installed; how is in ``agents/environments/README.md``.
 
 import asyncio
 import json
+import os
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 from headrace.agents.backpressure import Backpressure
 from headrace.agents.environments.rollouts import AlwaysRoom, RolloutsConfig, Room, Tally, run_environment
@@ -32,12 +34,13 @@ from headrace.streams.ledger.ledger import read_ledger
 
 TASKSETS = Path(__file__).parents[1] / "agents" / "environments" / "tasksets"
 TASKSET = "first_query"
+IN_PROCESS = {"harness": {"id": "in_process"}, "runtime": {"type": "subprocess"}}
+"""A player whose calls of the model start no process."""
 FIRST_TRAINING_TASK = 1_000_000
 """The base model has imitated attempts at tasks with smaller numbers."""
 TASKS_PER_SEED = 1_000_000
 HELD_OUT = 128
 """Held-out tasks of an evaluation."""
-REPLY_TOKENS = 16
 STEP_S = 180.0
 """Longest wait for version 0, and for a step on average, in seconds."""
 SETTLE_S = 60.0
@@ -67,40 +70,87 @@ def write_tasks(file: Path, split: Split, first: int, count: int) -> Path:
     return file
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """Tasks of an environment of verifiers."""
+
+    environment: Mapping[str, Any]
+    """verifiers' ``EnvConfig`` as JSON."""
+    select: Mapping[str, Any] = field(default_factory=dict)
+    """verifiers' ``SelectConfig`` as JSON."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What is learnt."""
+
+    training: TaskSet
+    """More tasks than are trained, see :func:`training_tasks`."""
+    held_out: TaskSet
+    """``HELD_OUT`` tasks."""
+    reply_tokens: int = 16
+    """Longest reply of the model, in tokens."""
+
+
+Prepare = Callable[[DemoPlan, Path], Lesson]
+"""Writes the tasks of a plan into a folder."""
+
+
+def training_tasks(plan: DemoPlan) -> int:
+    """Return the number of training tasks that a run may need."""
+    return (plan.steps + plan.max_staleness) * SPARE * plan.groups_per_step
+
+
+def first_query(plan: DemoPlan, folder: Path) -> Lesson:
+    """Write the tasks of the demo's model."""
+
+    def tasks(name: str, split: Split, first: int, count: int) -> TaskSet:
+        file = write_tasks(folder / name, split, first, count)
+        return TaskSet({"taskset": {"id": TASKSET, "file": str(file)}, "agent": IN_PROCESS})
+
+    first = FIRST_TRAINING_TASK + plan.seed * TASKS_PER_SEED
+    return Lesson(
+        training=tasks("training.jsonl", Split.TRAIN, first, training_tasks(plan)),
+        held_out=tasks("held-out.jsonl", Split.HELD_OUT, 0, HELD_OUT),
+    )
+
+
 async def rolled_out(
-    stack: Stack, python: str, file: Path, config: RolloutsConfig, room: Room, stop: asyncio.Event
+    stack: Stack, python: str, tasks: TaskSet, config: RolloutsConfig, room: Room, stop: asyncio.Event
 ) -> Tally:
-    """Run the tasks of a file until they end, or ``stop``; returns the counts."""
+    """Run tasks until they end, or ``stop``; returns the counts."""
     gateway = stack.addresses["gateway"]
     environment = VerifiersConfig(
         python=python,
-        environment={
-            "taskset": {"id": TASKSET, "file": str(file)},
-            "agent": {"harness": {"id": TASKSET}, "runtime": {"type": "subprocess"}},
-        },
+        environment=tasks.environment,
+        select=tasks.select,
         gateway=gateway,
         log=stack.settings.logs / "environment.log",
         path=TASKSETS,
         sampling=config.sampling,
     )
-    async with gateway_sessions(gateway) as sessions, verifiers_environment(environment) as serving:
-        return await run_environment(config, serving, sessions, room, stop=stop)
+    async with gateway_sessions(gateway) as sessions:
+        with patch.dict(os.environ, tasks.variables):
+            async with verifiers_environment(environment) as serving:
+                return await run_environment(config, serving, sessions, room, stop=stop)
 
 
-async def evaluated(stack: Stack, python: str, file: Path, temperature: float) -> float:
+async def evaluated(stack: Stack, python: str, lesson: Lesson, temperature: float) -> float:
     """Return the mean reward on held-out tasks, one rollout of each.
 
     Raises ``RuntimeError`` if a rollout has no reward.
     """
-    sampling = {"temperature": temperature, "max_tokens": REPLY_TOKENS}
+    sampling = {"temperature": temperature, "max_tokens": lesson.reply_tokens}
     config = RolloutsConfig(group_size=1, purpose=Purpose.EVALUATE, sampling=sampling)
-    tally = await rolled_out(stack, python, file, config, AlwaysRoom(), asyncio.Event())
+    tally = await rolled_out(stack, python, lesson.held_out, config, AlwaysRoom(), asyncio.Event())
     if len(tally.outcomes) != HELD_OUT:
         raise RuntimeError(f"of {HELD_OUT} held-out tasks {len(tally.outcomes)} have a reward: {tally}")
     return fmean(tally.outcomes)
 
 
-async def trained(stack: Stack, python: str, file: Path, plan: DemoPlan, watch: RunWatcher) -> Tally:
+async def trained(stack: Stack, python: str, lesson: Lesson, plan: DemoPlan, watch: RunWatcher) -> Tally:
     """Roll out training tasks until the last version is served; returns the counts.
 
     Raises ``RuntimeError`` if the tasks end before, ``StackError`` if a version takes too long.
@@ -109,13 +159,13 @@ async def trained(stack: Stack, python: str, file: Path, plan: DemoPlan, watch: 
     config = RolloutsConfig(
         group_size=plan.group_size,
         concurrency=plan.concurrency,
-        sampling={"temperature": 1.0, "max_tokens": REPLY_TOKENS},
+        sampling={"temperature": 1.0, "max_tokens": lesson.reply_tokens},
     )
     async with (
         Backpressure(stack.addresses["kafka"], run=stack.settings.run, limit=OPEN_GROUPS) as room,
         asyncio.TaskGroup() as tasks,
     ):
-        sampling = tasks.create_task(rolled_out(stack, python, file, config, room, stop))
+        sampling = tasks.create_task(rolled_out(stack, python, lesson.training, config, room, stop))
         for step in range(1, plan.steps + 1):
             served = tasks.create_task(
                 watch.until(
@@ -132,25 +182,27 @@ async def trained(stack: Stack, python: str, file: Path, plan: DemoPlan, watch: 
     return sampling.result()
 
 
-async def learnt(python: str, plan: DemoPlan, data: Path) -> dict[str, Any]:
-    """Evaluate, learn, evaluate again; returns the figures."""
+async def learnt(
+    python: str, plan: DemoPlan, data: Path, prepare: Prepare = first_query, model: Path | None = None
+) -> dict[str, Any]:
+    """Evaluate, learn, evaluate again; returns the figures. ``model``: the base model, else the demo's."""
     settings = demo_settings(plan, str(data))
+    if model is not None:
+        settings = settings.model_copy(update={"model_dir": model})
     fresh_folder(settings.data)
-    held_out = write_tasks(settings.data / "held-out.jsonl", Split.HELD_OUT, 0, HELD_OUT)
-    first, count = FIRST_TRAINING_TASK + plan.seed * TASKS_PER_SEED, (plan.steps + plan.max_staleness) * SPARE
-    training = write_tasks(settings.data / "training.jsonl", Split.TRAIN, first, count * plan.groups_per_step)
+    lesson = prepare(plan, settings.data)
     async with (
         running_stack(settings, on_progress=print_change, on_note=print) as stack,
         watch_run(stack.addresses["kafka"], settings.run) as watch,
     ):
         await watch.until(lambda records: records.served >= 0, what="version 0", timeout_s=STEP_S)
-        before = [await evaluated(stack, python, held_out, temperature) for temperature in (1.0, 0.0)]
+        before = [await evaluated(stack, python, lesson, temperature) for temperature in (1.0, 0.0)]
         print(f"version 0: sampled {before[0]:.3f}, greedy {before[1]:.3f}", flush=True)
         counters, began = await read_counters(stack), time.monotonic()
-        tally = await trained(stack, python, training, plan, watch)
+        tally = await trained(stack, python, lesson, plan, watch)
         seconds = time.monotonic() - began
         usage = used(counters, await read_counters(stack), watch.records.steps.values())
-        after = [await evaluated(stack, python, held_out, temperature) for temperature in (1.0, 0.0)]
+        after = [await evaluated(stack, python, lesson, temperature) for temperature in (1.0, 0.0)]
         ledger = await _at_rest(stack.addresses["kafka"])
     return {
         "seed": plan.seed,
@@ -183,18 +235,20 @@ async def _at_rest(bootstrap: str) -> Mapping[str, Any]:
         await asyncio.sleep(1.0)
 
 
-def main() -> None:
-    """Run it, print the figures, and write them."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+def parser_of(about: str | None, data: str, steps: int) -> ArgumentParser:
+    """Return the options of an experiment, with the defaults of its folder and its number of steps."""
+    parser = ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="Python with verifiers")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--control", action="store_true", help="shuffle advantages inside their groups")
-    parser.add_argument("--data", type=Path, default=Path(".headrace/environment-learning"))
+    parser.add_argument("--data", type=Path, default=Path(data))
     parser.add_argument("--json", type=Path, help="file for the figures")
-    given = parser.parse_args()
-    plan = DemoPlan(seed=given.seed, steps=given.steps, control=given.control)
-    figures = asyncio.run(learnt(given.python, plan, given.data.absolute()))
+    return parser
+
+
+def report(figures: Mapping[str, Any], json_path: Path | None) -> None:
+    """Print the figures, and write them."""
     for at, name in enumerate(("sampled", "greedy")):
         print(f"held-out reward, {name}: {figures['before'][at]:.3f} → {figures['after'][at]:.3f}")
     print(f"means of {SHOWN} rollouts: {figures['rewards']}")
@@ -202,8 +256,15 @@ def main() -> None:
     print("\n".join(figures["usage"]))
     ledger = figures["ledger"]
     print(f"{ledger['started']} trajectories: the ledger {'adds up' if ledger['adds_up'] else 'DOES NOT ADD UP'}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if json_path is not None:
+        json_path.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def main() -> None:
+    """Run it, print the figures, and write them."""
+    given = parser_of(__doc__, ".headrace/environment-learning", 16).parse_args()
+    plan = DemoPlan(seed=given.seed, steps=given.steps, control=given.control)
+    report(asyncio.run(learnt(given.python, plan, given.data.absolute())), given.json)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from headrace.agents.environments.sessions import gateway_sessions
 from headrace.agents.environments.verifiers_process import VerifiersConfig, verifiers_environment
 from headrace.schemas.events import EndStatus, TrajectoryEnded
 from tests.agents.environments.played import Logged, playing
+from tests.agents.environments.word_list import word_list
 from tests.agents.gateway.clients.installed import programs_of
 from tests.agents.gateway.running import recorded_in, running_gateway
 from tests.agents.gateway.scripted_engine import answering, until
@@ -34,20 +35,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
-def word_list(folder: Path, *words: str) -> Path:
-    """A corpus of words for nltk, which would download its own."""
-    corpus = folder / "corpora" / "words"
-    corpus.mkdir(parents=True)
-    for name in ("en", "en-basic", "README"):
-        (corpus / name).write_text("".join(f"{word}\n" for word in words))
-    return folder
-
-
 @pytest.mark.usefixtures("home")
 async def test_hangman_of_textarena_becomes_groups_with_its_rewards(
     environment_render: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NLTK_DATA", str(word_list(tmp_path / "nltk", "boat")))
+    monkeypatch.setenv("NLTK_DATA", str(word_list(tmp_path / "nltk", ["boat"])))
     plans = (("I know it: [BOAT]",), ("First [B]", "and again [B]"))
     async with playing(tmp_path / "gateway", environment_render, plans) as (engine, gateway):
         config = VerifiersConfig(
@@ -118,16 +110,14 @@ async def test_tools_weights_and_failures(environment_render: Engine, tmp_path: 
 
 
 @pytest.mark.usefixtures("home")
-async def test_a_harness_of_the_environments_own_may_call_the_model_itself(
-    environment_render: Engine, tmp_path: Path
-) -> None:
+async def test_a_harness_may_call_the_model_itself(environment_render: Engine, tmp_path: Path) -> None:
     """In the environment's process, so no process is started for a rollout."""
     task = {"name": "ada", "prompt": "what is the employer of ada ?", "wanted": ["ada", "employer"]}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
     plans = (("search_corpus ada employer",), ("search_corpus ada",), ("answer ada",), ("search_corpus a the ada in",))
     environment = {
         "taskset": {"id": "first_query", "file": str(tmp_path / "tasks.jsonl")},
-        "agent": {"harness": {"id": "first_query"}, "runtime": {"type": "subprocess"}},
+        "agent": {"harness": {"id": "in_process"}, "runtime": {"type": "subprocess"}},
     }
     async with (
         playing(tmp_path / "gateway", environment_render, plans) as (engine, gateway),
