@@ -24,6 +24,7 @@ from headrace.agents.environments.sessions import gateway_sessions
 from headrace.agents.environments.verifiers_process import VerifiersConfig, verifiers_environment
 from headrace.agents.search.tasks import Split, make_task, task_id
 from headrace.deploy.demo.circle import DemoPlan
+from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.usage import read_counters, usage_lines, used
 from headrace.deploy.demo.watch import RunWatcher, watch_run
@@ -203,7 +204,8 @@ async def learnt(
         seconds = time.monotonic() - began
         usage = used(counters, await read_counters(stack), watch.records.steps.values())
         after = [await evaluated(stack, python, lesson, temperature) for temperature in (1.0, 0.0)]
-        ledger = await _at_rest(stack.addresses["kafka"])
+        ledger = await at_rest(stack.addresses["kafka"])
+        exactness = await exactness_of(stack)
     return {
         "seed": plan.seed,
         "control": plan.control,
@@ -215,6 +217,7 @@ async def learnt(
         "failures": dict(tally.failures),
         "rewards": _means(tally.outcomes),
         "ledger": ledger,
+        "exactness": exactness.model_dump(),
         "usage": usage_lines(usage),
     }
 
@@ -224,8 +227,20 @@ def _means(outcomes: Sequence[float]) -> list[float]:
     return [round(fmean(outcomes[at : at + SHOWN]), 3) for at in range(0, len(outcomes), SHOWN)]
 
 
-async def _at_rest(bootstrap: str) -> Mapping[str, Any]:
-    """The ledger once nothing is in the stream processors any more, or after ``SETTLE_S``."""
+async def exactness_of(stack: Stack) -> Exactness:
+    """Return what the log tells of the tokens of all calls; the model's tokenizer is word-level."""
+    folder = stack.settings.model_dir
+    ids = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    end_id = json.loads((folder / "config.json").read_text())["eos_token_id"]
+    metrics = stack.parts["gateway"].metrics
+    assert metrics is not None
+    return await measure_exactness(
+        stack.addresses["kafka"], metrics, lambda text: [ids[word] for word in text.split()], end_id
+    )
+
+
+async def at_rest(bootstrap: str) -> Mapping[str, Any]:
+    """Return the ledger once nothing is in the stream processors any more, or after ``SETTLE_S``."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         ledger = await read_ledger(bootstrap)
@@ -254,6 +269,7 @@ def report(figures: Mapping[str, Any], json_path: Path | None) -> None:
     print(f"means of {SHOWN} rollouts: {figures['rewards']}")
     print(f"rollouts: {figures['rollouts']}, failures {figures['failures']}; learning {figures['learning_s']} s")
     print("\n".join(figures["usage"]))
+    print(f"exactness: {figures['exactness']}")
     ledger = figures["ledger"]
     print(f"{ledger['started']} trajectories: the ledger {'adds up' if ledger['adds_up'] else 'DOES NOT ADD UP'}")
     if json_path is not None:

@@ -132,4 +132,6 @@ def recipe(games: Sequence[Game]) -> BaseModel:
         episodes=imitated,
         steps=STEPS,
         batch_size=32,
+        tied=True,
+        key_value_heads=3,
     )

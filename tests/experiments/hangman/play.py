@@ -19,7 +19,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-REPEATS, MALFORMED, GUESSES_WORD = 0.25, 0.05, 0.01
+REPEATS, MALFORMED, GUESSES_WORD = 0.1, 0.05, 0.01
 """Probabilities, each at its own guess: a letter that was guessed before; words that are no guess; the word that the
 rules give as their example."""
 EXAMPLE = "LIGHT"
