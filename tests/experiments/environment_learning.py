@@ -11,10 +11,11 @@ import json
 import os
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -23,9 +24,11 @@ from headrace.agents.environments.rollouts import AlwaysRoom, RolloutsConfig, Ro
 from headrace.agents.environments.sessions import gateway_sessions
 from headrace.agents.environments.verifiers_process import VerifiersConfig, verifiers_environment
 from headrace.agents.search.tasks import Split, make_task, task_id
+from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.demo.circle import DemoPlan
 from headrace.deploy.demo.exactness import Exactness, measure_exactness
 from headrace.deploy.demo.run import demo_settings, fresh_folder
+from headrace.deploy.demo.system import Options, merged
 from headrace.deploy.demo.usage import read_counters, usage_lines, used
 from headrace.deploy.demo.watch import RunWatcher, watch_run
 from headrace.deploy.stack.foreground import print_change
@@ -93,10 +96,10 @@ class Lesson:
     """``HELD_OUT`` tasks."""
     reply_tokens: int = 16
     """Longest reply of the model, in tokens."""
-
-
-Prepare = Callable[[DemoPlan, Path], Lesson]
-"""Writes the tasks of a plan into a folder."""
+    options: Options = field(default_factory=dict)
+    """Further options of the stack's parts."""
+    model: Path | None = None
+    """Folder of the base model; ``None``: the demo's."""
 
 
 def training_tasks(plan: DemoPlan) -> int:
@@ -105,7 +108,7 @@ def training_tasks(plan: DemoPlan) -> int:
 
 
 def first_query(plan: DemoPlan, folder: Path) -> Lesson:
-    """Write the tasks of the demo's model."""
+    """Write the tasks of the demo's model into ``folder``."""
 
     def tasks(name: str, split: Split, first: int, count: int) -> TaskSet:
         file = write_tasks(folder / name, split, first, count)
@@ -183,15 +186,17 @@ async def trained(stack: Stack, python: str, lesson: Lesson, plan: DemoPlan, wat
     return sampling.result()
 
 
-async def learnt(
-    python: str, plan: DemoPlan, data: Path, prepare: Prepare = first_query, model: Path | None = None
-) -> dict[str, Any]:
-    """Evaluate, learn, evaluate again; returns the figures. ``model``: the base model, else the demo's."""
+def settings_of(plan: DemoPlan, data: Path, lesson: Lesson) -> Settings:
+    """Return the settings of the stack, on the folder ``data``."""
     settings = demo_settings(plan, str(data))
-    if model is not None:
-        settings = settings.model_copy(update={"model_dir": model})
+    own: dict[str, Any] = {"options": merged(settings.options, lesson.options)}
+    return settings.model_copy(update=own | ({} if lesson.model is None else {"model_dir": lesson.model}))
+
+
+async def learnt(python: str, plan: DemoPlan, data: Path, lesson: Lesson) -> dict[str, Any]:
+    """Evaluate, learn, evaluate again; returns the figures."""
+    settings = settings_of(plan, data, lesson)
     fresh_folder(settings.data)
-    lesson = prepare(plan, settings.data)
     async with (
         running_stack(settings, on_progress=print_change, on_note=print) as stack,
         watch_run(stack.addresses["kafka"], settings.run) as watch,
@@ -280,7 +285,9 @@ def main() -> None:
     """Run it, print the figures, and write them."""
     given = parser_of(__doc__, ".headrace/environment-learning", 16).parse_args()
     plan = DemoPlan(seed=given.seed, steps=given.steps, control=given.control)
-    report(asyncio.run(learnt(given.python, plan, given.data.absolute())), given.json)
+    with TemporaryDirectory() as folder:
+        lesson = first_query(plan, Path(folder))
+        report(asyncio.run(learnt(given.python, plan, given.data.absolute(), lesson)), given.json)
 
 
 if __name__ == "__main__":

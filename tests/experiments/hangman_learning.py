@@ -35,8 +35,11 @@ TASKS_PER_SEED = 2_000
 REPLY_TOKENS = 6
 
 
-def hangman(plan: DemoPlan, folder: Path) -> Lesson:
-    """Write the lists of words, and choose the tasks."""
+OPTIONS = {"trainer": {"substeps": 4}}
+
+
+def hangman(plan: DemoPlan, folder: Path, model: Path) -> Lesson:
+    """Write the lists of words into ``folder``, and choose the tasks."""
     words = word_lists(folder)
     return Lesson(
         training=TaskSet(
@@ -46,6 +49,8 @@ def hangman(plan: DemoPlan, folder: Path) -> Lesson:
         ),
         held_out=TaskSet(ENVIRONMENT, {"limit": HELD_OUT}, {"NLTK_DATA": str(words.held_out)}),
         reply_tokens=REPLY_TOKENS,
+        options=OPTIONS,
+        model=model,
     )
 
 
@@ -66,7 +71,9 @@ def main() -> None:
     given = parser.parse_args()
     plan = DemoPlan(seed=given.seed, steps=given.steps, control=given.control)
     model = base_model(given.python, given.model.absolute())
-    report(asyncio.run(learnt(given.python, plan, given.data.absolute(), hangman, model)), given.json)
+    with TemporaryDirectory() as folder:
+        lesson = hangman(plan, Path(folder), model)
+        report(asyncio.run(learnt(given.python, plan, given.data.absolute(), lesson)), given.json)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from transformers import AutoTokenizer
 
 from headrace.deploy.commands.base_model import make_base_model
 from headrace.deploy.demo.circle import DemoPlan
-from headrace.deploy.demo.run import demo_settings, fresh_folder
+from headrace.deploy.demo.run import fresh_folder
 from headrace.deploy.demo.watch import watch_run
 from headrace.deploy.stack.stack import running_stack
 from tests.agents.environments.test_verifiers import VERIFIERS
 from tests.agents.gateway.clients.installed import programs_of
 from tests.conftest import CACHE
-from tests.experiments.environment_learning import STEP_S, at_rest, exactness_of, trained
+from tests.experiments.environment_learning import STEP_S, at_rest, exactness_of, settings_of, trained
 from tests.experiments.hangman.base import (
     END,
     HELD_OUT_GAMES,
@@ -80,11 +80,9 @@ async def test_a_step_is_trained_on_the_shipped_game(tmp_path: Path) -> None:
     games = played(python, word_lists(tmp_path / "script").training, HELD_OUT_GAMES + 320)
     make_base_model(recipe(games), tmp_path / "model", steps=40)
     plan = DemoPlan(steps=1, group_size=4, groups_per_step=2, concurrency=8)
-    settings = demo_settings(plan, str(tmp_path / "data")).model_copy(
-        update={"model_dir": tmp_path / "model", "cache": CACHE}
-    )
+    lesson = hangman(plan, tmp_path, tmp_path / "model")
+    settings = settings_of(plan, tmp_path / "data", lesson).model_copy(update={"cache": CACHE})
     fresh_folder(settings.data)
-    lesson = hangman(plan, settings.data)
     async with running_stack(settings) as stack, watch_run(stack.addresses["kafka"], settings.run) as watch:
         await watch.until(lambda records: records.served >= 0, what="version 0", timeout_s=STEP_S)
         tally = await trained(stack, python, lesson, plan, watch)

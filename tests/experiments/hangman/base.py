@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.agents.word_tokenizer import WordTokenizer
+from headrace.deploy.configuration.settings import base_model_dir
 from headrace.deploy.demo.system import BaseModel
 from tests.agents.environments.word_list import word_list
 
@@ -29,12 +30,14 @@ CHAT_TEMPLATE = (
 )
 
 WORDS = Path(__file__).with_name("words.txt")
+WHOLE_EVERY = 3
+"""One game of so many is imitated with the rules as well, which are two thirds of its tokens; all without them."""
 HELD_OUT_EVERY = 4
 """One word of so many is held out."""
 
 IMITATED, HELD_OUT_GAMES = 4_000, 400
 """Games to imitate, and others on which the loss is measured."""
-STEPS = 600
+STEPS = 500
 PLAY_S = 600.0
 """Longest time of playing the games, in seconds."""
 
@@ -112,14 +115,21 @@ def imitation_of(game: Game, tokenizer: WordTokenizer) -> Imitation:
     return Imitation(tuple(token_ids), tuple(mask))
 
 
+def without_rules(game: Game) -> Game:
+    """Return the game from its first board on."""
+    _, rules, *turns = game.messages
+    return Game(({**rules, "content": rules["content"].rpartition("Current board:")[2]}, *turns), game.reward)
+
+
 def recipe(games: Sequence[Game]) -> BaseModel:
     """Return how the base model is made of games: all but the last ``HELD_OUT_GAMES`` are imitated."""
     tokenizer = tokenizer_of(games)
     imitated = len(games) - HELD_OUT_GAMES
 
     def demonstrations(first: int, count: int) -> Iterator[Sequence[Imitation]]:
-        for game in games[first : first + count]:
-            yield [imitation_of(game, tokenizer)]
+        for number, game in enumerate(games[first : first + count]):
+            shown = [without_rules(game), *([game] if number % WHOLE_EVERY == 0 else [])]
+            yield [imitation_of(each, tokenizer) for each in shown]
 
     return BaseModel(
         vocabulary_size=len(tokenizer.words),
@@ -131,7 +141,6 @@ def recipe(games: Sequence[Game]) -> BaseModel:
         held_out_first=imitated,
         episodes=imitated,
         steps=STEPS,
-        batch_size=32,
-        tied=True,
-        key_value_heads=3,
+        warmup_steps=30,
+        begins_with=base_model_dir(),
     )

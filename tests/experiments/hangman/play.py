@@ -1,4 +1,4 @@
-"""Plays TextArena's Hangman, as verifiers ships it, by a script that makes mistakes. The environment's own Python runs
+"""Plays TextArena's Hangman, as verifiers ships it, by a script that knows no words. The environment's own Python runs
 this file, with ``NLTK_DATA`` naming the list of words.
 
 python play.py 4400        # games; a line each, of the tasks 0, 1, …
@@ -19,9 +19,11 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-REPEATS, MALFORMED, GUESSES_WORD = 0.1, 0.05, 0.01
-"""Probabilities, each at its own guess: a letter that was guessed before; words that are no guess; the word that the
-rules give as their example."""
+REPEATS, MALFORMED, GUESSES_WORD = 0.03, 0.05, 0.01
+"""Probabilities, each at its own guess: the last letter again; words that are no guess; the word that the rules give as
+their example."""
+STRIDE = 6
+"""The player begins anywhere in the alphabet and goes on by 1 to so many letters at a time, from Z to A."""
 EXAMPLE = "LIGHT"
 ENVIRONMENT = {"taskset": {"id": "textarena", "game": "Hangman-v0"}}
 
@@ -32,7 +34,7 @@ class ScriptedPlayer:
 
     def __init__(self, task: vf.Task[Any], rng: Random) -> None:
         self._rng = rng
-        self._guessed: list[str] = []
+        self._place = -1
         self.reward = 0.0
         self.info: dict[str, Any] = {}
         self.trace = self
@@ -56,13 +58,12 @@ class ScriptedPlayer:
         rng = self._rng
         if rng.random() < GUESSES_WORD:
             return f"[{EXAMPLE}]"
-        if self._guessed and rng.random() < REPEATS:
-            return f"[{rng.choice(self._guessed)}]"
-        letter = rng.choice([each for each in ascii_uppercase if each not in self._guessed])
-        if rng.random() < MALFORMED:
-            return f"the letter {letter}"
-        self._guessed.append(letter)
-        return f"[{letter}]"
+        if self._place < 0:
+            self._place = rng.randrange(len(ascii_uppercase))
+        elif rng.random() >= REPEATS:
+            self._place = (self._place + rng.randint(1, STRIDE)) % len(ascii_uppercase)
+        letter = ascii_uppercase[self._place]
+        return f"the letter {letter}" if rng.random() < MALFORMED else f"[{letter}]"
 
     def record_reward(self, name: str, score: float, weight: float) -> None:
         """Take the reward."""
