@@ -3,10 +3,11 @@ vLLM and the trainer.
 
 python -m tests.experiments.hangman_learning --python envs/bin/python [--seed 0] [--steps 24] [--json FILE]
 
-The base model imitates a player that guesses random letters (``tests/experiments/hangman``); it is made once, in some
-minutes. The reward is the share of the word's letters that is revealed. Held-out words are in no training task. The
-harness is ``tests/agents/environments/tasksets/in_process.py``, because the harness ``null`` starts a process for each
-turn. The Python has verifiers 0.4.0 installed; how is in ``agents/environments/README.md``.
+The base model imitates a player that goes through the alphabet and skips letters at random
+(``tests/experiments/hangman``); it is made once, in four minutes. The reward is the share of the word's letters that is
+revealed. Held-out words are in no training task. The harness is
+``tests/agents/environments/tasksets/in_process.py``, because the harness ``null`` starts a process for each turn. The
+Python has verifiers 0.4.0 installed; how is in ``agents/environments/README.md``.
 """
 
 import asyncio
@@ -31,11 +32,10 @@ from tests.experiments.hangman.base import HELD_OUT_GAMES, IMITATED, played, rec
 ENVIRONMENT = {"taskset": {"id": "textarena", "game": "Hangman-v0"}, "player": IN_PROCESS | {"max_turns": 24}}
 """A wrong guess of the whole word costs nothing, so the game itself has no longest length."""
 TASKS_PER_SEED = 2_000
-"""A task is a seed of the game's random choice of the word."""
+"""A task is a seed of the game's random choice of the word, so a word comes in several tasks."""
 REPLY_TOKENS = 6
-
-
 OPTIONS = {"trainer": {"substeps": 4}}
+"""Games take longer than training on them, so each is used for all it is worth."""
 
 
 def hangman(plan: DemoPlan, folder: Path, model: Path) -> Lesson:
