@@ -23,7 +23,7 @@ REPEATS, MALFORMED, GUESSES_WORD = 0.03, 0.05, 0.01
 """Probabilities, each at its own guess: the last letter again; words that are no guess; the word that the rules give as
 their example."""
 STRIDE = 6
-"""The player begins anywhere in the alphabet and goes on by 1 to so many letters at a time, from Z to A."""
+"""The player begins anywhere in the alphabet and names letters 1 to so many places further each time, A after Z."""
 EXAMPLE = "LIGHT"
 ENVIRONMENT = {"taskset": {"id": "textarena", "game": "Hangman-v0"}}
 
