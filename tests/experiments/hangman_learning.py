@@ -1,7 +1,7 @@
 """TextArena's Hangman, as verifiers ships it, trains a policy: games of several turns through the gateway, with Kafka,
 vLLM and the trainer.
 
-python -m tests.experiments.hangman_learning --python envs/bin/python [--seed 0] [--steps 24] [--json FILE]
+python -m tests.experiments.hangman_learning --python envs/bin/python [--seed 0] [--steps 16] [--json FILE]
 
 The base model imitates a player that goes through the alphabet and skips letters at random
 (``tests/experiments/hangman``); it is made once, in four minutes. The reward is the share of the word's letters that is
@@ -66,7 +66,7 @@ def base_model(python: str, folder: Path, games: int = IMITATED, steps: int | No
 
 def main() -> None:
     """Run it, print the figures, and write them."""
-    parser = parser_of(__doc__, ".headrace/hangman-learning", 24)
+    parser = parser_of(__doc__, ".headrace/hangman-learning", 16)
     parser.add_argument("--model", type=Path, default=Path(".headrace/hangman-model"), help="folder of the base model")
     given = parser.parse_args()
     plan = DemoPlan(seed=given.seed, steps=given.steps, control=given.control)
