@@ -1,8 +1,10 @@
 """Keeps the table `slice_sums`: sums of rewards by slice, a row for each policy version of a run.
 
 A row is computed from the tables as they are, so it is right after late rewards, duplicates and replays, and computing
-it again changes nothing. Once trajectories of a version have expired, its row is final: rewards outlive the labels by
-which they are summed, and computed again all would be in the slices "(none)".
+it again changes nothing. Once trajectories have expired that it counts, of its version or of groups that it shares, a
+row is final: rewards outlive the labels by which they are summed, and computed again they would be in the slices
+"(none)". Each row keeps how many trajectories it counts of each week, so others that come later do not make up for
+those that have expired.
 
     recompute(client, "r1", {3})   the row of version 3, and those of versions that share groups with it
     recompute_stale(client)        the rows of all versions of which something was written since
@@ -34,8 +36,27 @@ _COUNTS = f"""
         SELECT oldest_version, id, false AS is_reward FROM trajectories WHERE run = {{run:String}} AND {_VERSIONS}
     ) GROUP BY version
 """
+# By week, as `trajectories` is partitioned: whether copies of a record were merged makes no difference.
+_WEEKS = f"""
+    SELECT version, groupArray(week), groupArray(held) FROM (
+        SELECT version, toUInt32(toRelativeDayNum(toMonday(logged_at))) AS week, uniqExact(trajectory_number) AS held
+        FROM (
+            SELECT assumeNotNull(oldest_version) AS version, logged_at, trajectory_number
+            FROM trajectories WHERE run = {{run:String}} AND {_VERSIONS}
+            UNION ALL
+            SELECT version, logged_at, trajectory_number FROM (
+                SELECT DISTINCT assumeNotNull(oldest_version) AS version, group_id
+                FROM rewards WHERE run = {{run:String}} AND {_VERSIONS} AND group_id != ''
+            ) AS sharing
+            INNER JOIN (
+                SELECT group_id, logged_at, trajectory_number
+                FROM trajectories WHERE run = {{run:String}} AND group_id IN {_GROUPS}
+            ) AS member USING (group_id)
+        ) GROUP BY version, week
+    ) GROUP BY version
+"""
 _KEPT = f"""
-    SELECT version, trajectories FROM {SLICE_SUMS.name} FINAL
+    SELECT version, trajectories, weeks, of_weeks FROM {SLICE_SUMS.name} FINAL
     WHERE run = {{run:String}} AND version IN {{versions:Array(UInt32)}}
 """
 _OF_RUN = (
@@ -43,12 +64,14 @@ _OF_RUN = (
     f"AND ({_VERSIONS} OR group_id IN {_GROUPS})"
 )
 _RECOMPUTE = f"""
-    INSERT INTO {SLICE_SUMS.name} (run, version, computed_at, rewards, trajectories, kinds, slices,
-                                   {", ".join(SUMS.values())})
-    SELECT {{run:String}} AS run, place.1, now64(3, 'UTC'), place.2, place.3, kinds, slices, {", ".join(SUMS.values())}
+    INSERT INTO {SLICE_SUMS.name} (run, version, computed_at, rewards, trajectories, weeks, of_weeks, kinds,
+                                   slices, {", ".join(SUMS.values())})
+    SELECT {{run:String}} AS run, place.1, now64(3, 'UTC'), place.2, place.3, place.4, place.5, kinds, slices,
+           {", ".join(SUMS.values())}
     FROM (
         SELECT arrayJoin(arrayZip({{versions:Array(UInt32)}}, {{rewards:Array(UInt64)}},
-                                  {{trajectories:Array(UInt64)}})) AS place, place.1 AS own
+                                  {{trajectories:Array(UInt64)}}, {{weeks:Array(Array(UInt32))}},
+                                  {{of_weeks:Array(Array(UInt32))}})) AS place, place.1 AS own
     ) AS wanted
     LEFT ANY JOIN (
         SELECT toUInt32(version) AS own, groupArray(kind) AS kinds, groupArray(slice) AS slices,
@@ -103,12 +126,26 @@ def _recompute(client: "Client", run: str, written: list[int]) -> None:
     versions = sorted({*written, *(version for (version,) in found)})
     parameters = {"run": run, "versions": versions}
     counts = {version: counted for version, *counted in client.query(_COUNTS, parameters=parameters).result_rows}
-    kept = {version: count for version, count, *_ in client.query(_KEPT, parameters=parameters).result_rows}
-    held = {version: counts.get(version, (0, 0)) for version in versions}
-    open_ = [version for version, (_, trajectories) in held.items() if trajectories >= kept.get(version, 0)]
+    found = client.query(_WEEKS, parameters=parameters).result_rows
+    by_week = {version: dict(zip(weeks, held, strict=True)) for version, weeks, held in found}
+    final = {
+        version
+        for version, trajectories, weeks, of_weeks in client.query(_KEPT, parameters=parameters).result_rows
+        if _have_expired(trajectories, counts.get(version, (0, 0))[1])  # all that rows of older releases know
+        or any(map(_have_expired, of_weeks, (by_week.get(version, {}).get(week, 0) for week in weeks)))
+    }
+    open_ = [version for version in versions if version not in final]
     if not open_:
         return
-    rewards, trajectories = ([held[version][at] for version in open_] for at in (0, 1))
-    client.command(
-        _RECOMPUTE, parameters={"run": run, "versions": open_, "rewards": rewards, "trajectories": trajectories}
-    )
+    rewards, trajectories = ([counts.get(version, (0, 0))[at] for version in open_] for at in (0, 1))
+    weeks, of_weeks = ([list(each(by_week.get(version, {}))) for version in open_] for each in (dict.keys, dict.values))
+    parameters = {
+        "run": run, "versions": open_, "rewards": rewards, "trajectories": trajectories, "weeks": weeks,
+        "of_weeks": of_weeks,
+    }  # fmt: skip
+    client.command(_RECOMPUTE, parameters=parameters)
+
+
+def _have_expired(kept: int, held: int) -> bool:
+    """Whether some of ``kept`` trajectories have expired if there are ``held``."""
+    return held < kept

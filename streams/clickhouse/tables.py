@@ -321,6 +321,13 @@ SLICE_SUMS = Table(
         Column("rewards", PLACE, "Records of `rewards` with this run and oldest version that it is computed from."),
         Column("trajectories", PLACE, "Records of `trajectories`, the same."),
         Column(
+            "weeks",
+            COUNTS,
+            "Weeks in which trajectories of this version, or of groups with one of this version, were logged: their "
+            "Mondays, as days since 1970. Once fewer are left of one, the row is final.",
+        ),
+        Column("of_weeks", COUNTS, "Of each such week: number of these trajectories."),
+        Column(
             "kinds", LABELS, "Of each slice: its kind, agent, source, tool, tenant, harness, channel, length or all."
         ),
         Column("slices", NAMES, "Of each slice: its name; (none) for trajectories without a label of the kind."),

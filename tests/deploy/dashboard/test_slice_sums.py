@@ -186,3 +186,97 @@ def test_a_late_reward_of_a_version_whose_trajectories_have_expired_leaves_its_r
     recompute(client, RUN, versions)
     compute_missing(client)
     assert are_equal(sums(client, RUN), before)
+
+
+def attempt(name: str, version: int, group: str = "", **other: Any) -> tuple[Table, Row]:
+    """A row of `trajectories`, from the source "wide"."""
+    return TRAJECTORIES, {
+        "id_sent": name, "logged_at": NOW_MS, "offset": 0, "trajectory_id": name, "run": RUN, "group_id": group,
+        "task_id": "t", "purpose": "train", "role": "trainable", "oldest_version": version, "task_source": "wide",
+    } | other  # fmt: skip
+
+
+def reward(name: str, version: int, group: str = "", revision: int = 0) -> tuple[Table, Row]:
+    """A row of `rewards`: one half, of which every revision is."""
+    return REWARDS, {
+        "id_sent": f"{name}-{revision}", "logged_at": NOW_MS, "offset": revision, "trajectory_id": name, "run": RUN,
+        "group_id": group, "task_id": "t", "purpose": "train", "role": "trainable", "oldest_version": version,
+        "spec": "s@1", "revision": revision, "normalised": 0.5,
+    }  # fmt: skip
+
+
+def by_source(client: Client) -> list[tuple[str, int, int]]:
+    """(source, version, rewards) of the kept sums."""
+    return [(slice_, version, size) for kind, slice_, version, _, size, *_ in sums(client, RUN) if kind == "source"]
+
+
+def expire(client: Client, *names: str) -> None:
+    """Drop trajectories, as after 30 days."""
+    client.command(
+        "DELETE FROM trajectories WHERE trajectory_id IN {names:Array(String)}", parameters={"names": list(names)}
+    )
+
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+def test_trajectories_that_come_after_others_expired_do_not_make_up_for_them(client: Client) -> None:
+    old = [attempt(name, 3, logged_at=NOW_MS - 3 * WEEK_MS) for name in "ab"]
+    recompute(client, RUN, store(client, [*old, reward("a", 3), reward("b", 3)], "old"))
+    assert by_source(client) == [("wide", 3, 2)]
+    expire(client, "a", "b")
+    new = [each for name in "cde" for each in (attempt(name, 3), reward(name, 3))]
+    recompute(client, RUN, store(client, new, "new"))
+    compute_missing(client)
+    assert by_source(client) == [("wide", 3, 2)]
+
+
+def test_a_row_that_counts_a_group_is_final_when_a_member_of_another_version_expires(client: Client) -> None:
+    early = attempt("b", 4, "g", logged_at=NOW_MS - 3 * WEEK_MS)
+    recompute(client, RUN, store(client, [attempt("a", 3, "g"), early, reward("a", 3, "g"), reward("b", 4, "g")], "g"))
+    assert by_source(client) == [("wide", 3, 2)]
+    expire(client, "b")
+    recompute(client, RUN, store(client, [reward("a", 3, "g", 1)], "late"))
+    compute_missing(client)
+    assert by_source(client) == [("wide", 3, 2)]
+
+
+def test_a_member_of_a_group_counts_once_when_the_one_of_the_oldest_version_has_expired(client: Client) -> None:
+    early = attempt("a", 3, "g", logged_at=NOW_MS - 3 * WEEK_MS)
+    recompute(client, RUN, store(client, [early, attempt("b", 4, "g"), reward("a", 3, "g"), reward("b", 4, "g")], "g"))
+    assert by_source(client) == [("wide", 3, 2)]
+    expire(client, "a")
+    recompute(client, RUN, store(client, [reward("b", 4, "g", 1)], "late"))
+    compute_missing(client)
+    assert by_source(client) == [("wide", 3, 2)]
+
+
+def test_a_second_record_of_a_trajectory_does_not_make_up_for_one_that_expired(client: Client) -> None:
+    rows = [attempt("a", 3), attempt("b", 3), reward("a", 3), reward("b", 3)]
+    recompute(client, RUN, store(client, rows, "old"))
+    expire(client, "a")
+    recompute(client, RUN, store(client, [attempt("b", 3, id_sent="b again")], "again"))
+    assert by_source(client) == [("wide", 3, 2)]
+
+
+def test_copies_of_a_record_that_are_merged_do_not_make_a_row_final(client: Client) -> None:
+    rows = [attempt("a", 3), reward("a", 3)]
+    for copy in range(2):
+        recompute(client, RUN, store(client, [(table, row | {"offset": copy}) for table, row in rows], f"{copy}"))
+    client.command("OPTIMIZE TABLE trajectories FINAL")
+    recompute(client, RUN, store(client, [attempt("b", 3), reward("b", 3)], "late"))
+    assert by_source(client) == [("wide", 3, 2)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_once_some_have_expired_no_trajectory_loses_its_labels(client: Client, seed: int) -> None:
+    rng = random.Random(seed)
+    names = [(f"t{number}", number % 4, f"g{(number + rng.randrange(3)) // 4}") for number in range(60)]
+    first, later = names[:30], names[30:]
+    old = [row for name in first for row in (attempt(*name, logged_at=NOW_MS - 3 * WEEK_MS), reward(*name))]
+    recompute(client, RUN, store(client, old, "first"))
+    expire(client, *(name for name, *_ in rng.sample(first, 10)))
+    for at in range(0, len(later), 5):
+        batch = [row for name in later[at : at + 5] for row in (attempt(*name), reward(*name))]
+        recompute(client, RUN, store(client, batch, f"later {at}"))
+        assert {slice_ for slice_, *_ in by_source(client)} == {"wide"}
