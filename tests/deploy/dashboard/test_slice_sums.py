@@ -172,6 +172,8 @@ def test_rows_of_such_a_release_whose_trajectories_have_expired_stay(client: Cli
     client.command("TRUNCATE TABLE trajectories")  # after 30 days; rewards stay
     compute_missing(client)
     assert are_equal(sums(client, RUN), before)
+    recompute(client, RUN, range(VERSIONS + 1))  # as after a late reward; these rows have no weeks
+    assert are_equal(sums(client, RUN), before)
 
 
 def test_a_late_reward_of_a_version_whose_trajectories_have_expired_leaves_its_row_as_it_is(client: Client) -> None:
