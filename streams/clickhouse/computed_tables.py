@@ -36,6 +36,15 @@ SUMS_SHARE = 0.005
 """Largest share of the time that computing sums takes: with many trajectories it is done less often."""
 SUMS_MOST_S = 600.0
 """Most seconds between two computations, however long they take, as on a busy machine."""
+SUMS_RECORD_S = 1e-5
+"""Seconds that a computation takes longer for a further record of `rewards` or `trajectories`, as measured with 84,000
+in one version. Without it the first computation of a burst takes many times its share."""
+
+
+def sums_interval_s(took_s: float, waiting: int) -> float:
+    """Returns the seconds from the begin of a computation of sums that took ``took_s`` to that of the next one, for
+    which ``waiting`` records of `rewards` and `trajectories` have been inserted since."""
+    return min(max(SUMS_S, (took_s + waiting * SUMS_RECORD_S) / SUMS_SHARE), SUMS_MOST_S)
 
 
 def versions_of(rows: pa.Table) -> dict[str, set[int]]:
@@ -55,7 +64,9 @@ class ComputedTables:
         self._starts: list[pa.Table] = []
         self._versions = defaultdict[str, set[int]](set)
         self._is_complete = False
-        self._sums_at = 0.0
+        self._sums_begun = -SUMS_MOST_S
+        self._sums_took_s = 0.0
+        self._waiting = 0
         self._busy = asyncio.Lock()
 
     def inserted(self, table: Table, rows: pa.Table) -> None:
@@ -63,13 +74,15 @@ class ComputedTables:
         if table is EVENTS and (starts := starts_of(rows)).num_rows:
             self._starts.append(starts)
         elif table in (REWARDS, TRAJECTORIES):
+            self._waiting += rows.num_rows
             for run, versions in versions_of(rows).items():
                 self._versions[run] |= versions
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compute what is due, until ``stop`` is set. What fails is tried again."""
         while not stop.is_set():
-            await self._compute(sums=monotonic() >= self._sums_at)
+            due = self._sums_begun + sums_interval_s(self._sums_took_s, self._waiting)
+            await self._compute(sums=monotonic() >= due)
             with suppress(TimeoutError):
                 async with asyncio.timeout(STARTS_S):
                     await stop.wait()
@@ -97,13 +110,12 @@ class ComputedTables:
             self._starts = taken + self._starts
 
     async def _recompute(self) -> None:
-        taken, begun = self._versions, monotonic()
-        self._versions = defaultdict(set)
+        taken, self._versions, self._waiting = self._versions, defaultdict(set), 0
+        self._sums_begun = monotonic()
         for run, versions in taken.items():
             if not await self._try(recompute, run, versions):
                 self._versions[run] |= versions
-        took = monotonic() - begun
-        self._sums_at = begun + min(max(SUMS_S, took / SUMS_SHARE), SUMS_MOST_S)
+        self._sums_took_s = monotonic() - self._sums_begun
 
     async def _try(self, compute: Callable[..., None], *arguments: Any) -> bool:
         try:

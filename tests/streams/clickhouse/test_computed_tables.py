@@ -11,8 +11,9 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
 
 from headrace.schemas.events import TrajectoryStarted
+from headrace.streams.clickhouse import computed_tables
 from headrace.streams.clickhouse.columns import Row, Table, arrow_table
-from headrace.streams.clickhouse.computed_tables import ComputedTables, versions_of
+from headrace.streams.clickhouse.computed_tables import ComputedTables, sums_interval_s, versions_of
 from headrace.streams.clickhouse.database import insert, open_client
 from headrace.streams.clickhouse.schema import compute_missing, ensure_tables
 from headrace.streams.clickhouse.slice_sums import recompute
@@ -92,6 +93,51 @@ def test_what_was_inserted_is_computed_together_and_what_fails_again() -> None:
     assert database.recomputed == [(compute_missing,), (recompute, "r", {1, 2})]
     asyncio.run(tables.finish())
     assert (len(database.starts), len(database.recomputed)) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "waiting", "expected_s"),
+    [
+        (0.0, 0, 10.0),
+        (0.04, 500, 10.0),  # 0.045 s are less than 0.5 % of 10 s
+        (0.1, 0, 20.0),
+        (0.1, 20_000, 60.0),
+        (5.0, 0, 600.0),
+        (0.0, 10**9, 600.0),
+    ],
+)
+def test_sums_take_at_most_their_share_of_the_time(took_s: float, waiting: int, expected_s: float) -> None:
+    assert sums_interval_s(took_s, waiting) == pytest.approx(expected_s)
+
+
+async def test_what_was_inserted_since_delays_the_next_computation_and_not_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the first computation 20,000 rewards arrive: 0.2 s of work, which is its share of 40 s."""
+    now_s, computed_at = 1000.0, []
+    monkeypatch.setattr(computed_tables, "monotonic", lambda: now_s)
+    monkeypatch.setattr(computed_tables, "STARTS_S", 0.0)
+    tables = ComputedTables(Database())  # type: ignore[arg-type]
+    stop = asyncio.Event()
+
+    async def call_once(function: Callable[..., None], *arguments: Any) -> None:
+        if function is recompute:
+            computed_at.append(now_s)
+
+    monkeypatch.setattr(tables._database, "call_once", call_once)
+    rewards = arrow_table(REWARDS, [{"run": "r", "oldest_version": 1}]).take([0] * 20_000)
+    tables.inserted(REWARDS, rewards)
+    running = asyncio.create_task(tables.run(stop))
+    for second in range(90):
+        now_s = 1000.0 + second
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        if second in (1, 50):
+            tables.inserted(REWARDS, rewards)
+    stop.set()
+    await running
+    assert computed_at == [1000.0, 1040.0, 1080.0]
 
 
 @pytest.fixture
