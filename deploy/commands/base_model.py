@@ -5,13 +5,16 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.demo.system import BaseModel
 from headrace.deploy.demo.systems import NAMES, system_named
 from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import print_line
+
+if TYPE_CHECKING:
+    from headrace.deploy.demo.system import BaseModel
 
 HELD_OUT_EPISODES = 400
 
@@ -33,7 +36,7 @@ def command(system: str, out: Path, seed: int, steps: int | None, episodes: int 
 
 
 def make_base_model(
-    recipe: BaseModel,
+    recipe: "BaseModel",
     out: Path,
     *,
     seed: int = 0,
