@@ -38,7 +38,7 @@ SUMS_MOST_S = 600.0
 """Most seconds between two computations, however long they take, as on a busy machine."""
 SUMS_RECORD_S = 1e-5
 """Seconds that a computation takes longer for a further record of `rewards` or `trajectories`, as measured with 84,000
-in one version. Without it the first computation of a burst takes many times its share."""
+in one version. Without it a computation in a burst takes many times its share."""
 
 
 def sums_interval_s(took_s: float, waiting: int) -> float:
@@ -64,7 +64,7 @@ class ComputedTables:
         self._starts: list[pa.Table] = []
         self._versions = defaultdict[str, set[int]](set)
         self._is_complete = False
-        self._sums_begun = -SUMS_MOST_S
+        self._sums_begun = -SUMS_MOST_S  # so the first one is due at once
         self._sums_took_s = 0.0
         self._waiting = 0
         self._busy = asyncio.Lock()

@@ -126,8 +126,10 @@ def _recompute(client: "Client", run: str, written: list[int]) -> None:
     versions = sorted({*written, *(version for (version,) in found)})
     parameters = {"run": run, "versions": versions}
     counts = {version: counted for version, *counted in client.query(_COUNTS, parameters=parameters).result_rows}
-    found = client.query(_WEEKS, parameters=parameters).result_rows
-    by_week = {version: dict(zip(weeks, held, strict=True)) for version, weeks, held in found}
+    by_week: dict[int, dict[int, int]] = {
+        version: dict(zip(weeks, held, strict=True))
+        for version, weeks, held in client.query(_WEEKS, parameters=parameters).result_rows
+    }
     final = {
         version
         for version, trajectories, weeks, of_weeks in client.query(_KEPT, parameters=parameters).result_rows
@@ -138,12 +140,15 @@ def _recompute(client: "Client", run: str, written: list[int]) -> None:
     if not open_:
         return
     rewards, trajectories = ([counts.get(version, (0, 0))[at] for version in open_] for at in (0, 1))
-    weeks, of_weeks = ([list(each(by_week.get(version, {}))) for version in open_] for each in (dict.keys, dict.values))
-    parameters = {
-        "run": run, "versions": open_, "rewards": rewards, "trajectories": trajectories, "weeks": weeks,
-        "of_weeks": of_weeks,
-    }  # fmt: skip
-    client.command(_RECOMPUTE, parameters=parameters)
+    held = [by_week.get(version, {}) for version in open_]
+    columns = {
+        "versions": open_,
+        "rewards": rewards,
+        "trajectories": trajectories,
+        "weeks": [list(each) for each in held],
+        "of_weeks": [list(each.values()) for each in held],
+    }
+    client.command(_RECOMPUTE, parameters={"run": run, **columns})
 
 
 def _have_expired(kept: int, held: int) -> bool:

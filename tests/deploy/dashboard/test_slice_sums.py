@@ -233,22 +233,22 @@ def test_trajectories_that_come_after_others_expired_do_not_make_up_for_them(cli
     assert by_source(client) == [("wide", 3, 2)]
 
 
-def test_a_row_that_counts_a_group_is_final_when_a_member_of_another_version_expires(client: Client) -> None:
-    early = attempt("b", 4, "g", logged_at=NOW_MS - 3 * WEEK_MS)
-    recompute(client, RUN, store(client, [attempt("a", 3, "g"), early, reward("a", 3, "g"), reward("b", 4, "g")], "g"))
+@pytest.mark.parametrize(
+    ("expires", "late"),
+    [
+        pytest.param("b", "a", id="of another version: the row of version 3 counts it, too"),
+        pytest.param("a", "b", id="of the oldest version: the group would count a second time, at version 4"),
+    ],
+)
+def test_a_row_that_counts_a_group_is_final_when_a_member_expires(client: Client, expires: str, late: str) -> None:
+    versions = {"a": 3, "b": 4}
+    logged_at = {expires: NOW_MS - 3 * WEEK_MS, late: NOW_MS}
+    attempts = [attempt(name, versions[name], "g", logged_at=logged_at[name]) for name in versions]
+    rewards = [reward(name, version, "g") for name, version in versions.items()]
+    recompute(client, RUN, store(client, [*attempts, *rewards], "g"))
     assert by_source(client) == [("wide", 3, 2)]
-    expire(client, "b")
-    recompute(client, RUN, store(client, [reward("a", 3, "g", 1)], "late"))
-    compute_missing(client)
-    assert by_source(client) == [("wide", 3, 2)]
-
-
-def test_a_member_of_a_group_counts_once_when_the_one_of_the_oldest_version_has_expired(client: Client) -> None:
-    early = attempt("a", 3, "g", logged_at=NOW_MS - 3 * WEEK_MS)
-    recompute(client, RUN, store(client, [early, attempt("b", 4, "g"), reward("a", 3, "g"), reward("b", 4, "g")], "g"))
-    assert by_source(client) == [("wide", 3, 2)]
-    expire(client, "a")
-    recompute(client, RUN, store(client, [reward("b", 4, "g", 1)], "late"))
+    expire(client, expires)
+    recompute(client, RUN, store(client, [reward(late, versions[late], "g", 1)], "late"))
     compute_missing(client)
     assert by_source(client) == [("wide", 3, 2)]
 

@@ -1,6 +1,6 @@
 """The base model of the Hangman experiment: a tokenizer of the words that occur in games, and games to imitate.
 
-    games = played(python, word_lists(folder).training, 4_400, log)
+    games = played(python, word_lists(folder).training, 4_400)
     make_base_model(recipe(games), out)
 
 The games are those of ``play.py``: the shipped environment's texts, with a script as the player.

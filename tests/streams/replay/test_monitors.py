@@ -13,12 +13,10 @@ from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.watch import Lane, Readings
 from headrace.schemas.side_topics import REFERENCES, ReplayStage
 from headrace.schemas.topics import ALERTS, MONITORS
-from headrace.streams.lag import measure_lag
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from headrace.streams.watch.planted.hacks import HACKS
-from headrace.streams.workers import consumer_group
-from headrace.streams.workers_config import PROCESSORS
 from tests.deploy.commands.test_dead_letters import assembling
+from tests.deploy.processes.test_topology_runs import behind
 from tests.streams.replay.test_run import Stored, by_id, payload, same_but, side, stored
 from tests.streams.test_workers import worker
 
@@ -27,8 +25,6 @@ pytestmark = pytest.mark.kafka
 BY_VERSION = (Lane.ATTEMPT, Lane.INPUT, Lane.REWARD)
 """Lanes whose windows are versions, here. Fates and feedback are divided by arrival, which a replay has in stream
 time."""
-GROUPS = ["assemble", *map(consumer_group, PROCESSORS)]
-"""Consumer groups of the assembler and of every processor."""
 
 
 def test_a_replay_computes_the_readings_and_alerts_of_the_live_run(kafka: str, tmp_path: Path) -> None:
@@ -57,7 +53,7 @@ async def until_all_is_processed(kafka: str) -> None:
     async with asyncio.timeout(120):
         quiet = 0
         while quiet < 2:
-            quiet = 0 if any(lag.records for lag in await measure_lag(kafka, GROUPS)) else quiet + 1
+            quiet = 0 if await behind(kafka) else quiet + 1
 
 
 def written(found: list[Stored]) -> dict[Lane, list[Stored]]:
