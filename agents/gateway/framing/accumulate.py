@@ -64,7 +64,8 @@ class Block:
 
 
 Piece = tuple[Block, str, tuple[TokenLogprob, ...]]
-"""A block, what it gained (empty where a call starts), and the log-probabilities to be delivered with it."""
+"""A block, what it gained (empty where a call or an empty text starts), and the log-probabilities to be delivered with
+it."""
 
 
 @dataclass(slots=True)
@@ -143,6 +144,11 @@ class Accumulation:
     def release(self) -> tuple[Piece, ...]:
         """Return the pieces that were held back, now that no delta follows."""
         return tuple(piece for choice in self.choices for piece in self._released(choice))
+
+    def open_empty_text(self, number: int) -> Piece:
+        """Open a text block in the choice ``number`` and return what the client gains: a block without text."""
+        choice = self.choices[number]
+        return choice.gain(_opened(choice, BlockKind.TEXT), "")
 
     def in_choice_order(self, ends: Sequence[ChoiceEnd]) -> list[ChoiceEnd]:
         """Return ``ends`` by choice.

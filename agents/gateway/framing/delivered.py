@@ -43,7 +43,7 @@ def delivered_of(choice: ChoiceAnswer, *, joins_blocks: bool, echoed: str = "") 
         joins_blocks: Whether the API has only one text and one reasoning per answer.
         echoed: What the API delivers with each reasoning block.
     """
-    texts = tuple(block.text for block in choice.blocks if block.kind is BlockKind.TEXT)
+    texts = tuple(block.text for block in choice.blocks if block.kind is BlockKind.TEXT and block.pieces)
     reasoning = tuple(block.text for block in choice.blocks if block.kind is BlockKind.REASONING)
     return Delivered(
         texts=("".join(texts),) if joins_blocks and texts else texts,

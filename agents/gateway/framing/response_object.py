@@ -77,10 +77,10 @@ def item_of(block: Block, meta: AnswerMeta, tools: ResponseTools, status: str) -
     item_id = item_id_of(block, meta, tools)
     match block.kind:
         case BlockKind.TEXT:
-            content = [part_of(block)] if block.pieces else []
+            content = [] if status == "in_progress" else [part_of(block)]
             return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
         case BlockKind.REASONING:
-            content = [part_of(block)] if block.pieces else []
+            content = [] if status == "in_progress" else [part_of(block)]
             item = {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
             return item if meta.encrypted_content is None else {**item, "encrypted_content": meta.encrypted_content}
         case BlockKind.TOOL:

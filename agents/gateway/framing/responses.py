@@ -11,8 +11,9 @@ content, and its summary is empty. Differences from vLLM 0.32:
   the answer, ``incomplete_details`` is ``null``, because OpenAI has no word for that.
 - The end of the last item waits until the call is durable, with the final event. So does text that follows a tool
   call, because the call's arguments may continue until another item starts.
-- ``item_id`` follows from the response's id, ``encrypted_content`` is written if it is given, and a reasoning or text
-  part is never empty.
+- ``item_id`` follows from the response's id, and ``encrypted_content`` is written if it is given.
+- An answer without text, reasoning or calls has one message with an empty text; vLLM's has no items, and a client that
+  sends the items back then leaves the answer out of the conversation. No other part is empty.
 - Log-probabilities are those of the text, as in vLLM; those of reasoning and calls are not delivered.
 - Of a custom tool's call that was cut, the client has the input so far; vLLM sends the JSON around it once more.
 """
@@ -29,7 +30,7 @@ from headrace.agents.gateway.answer import (
     FinishReason,
     TokenLogprob,
 )
-from headrace.agents.gateway.framing.accumulate import Block, BlockKind
+from headrace.agents.gateway.framing.accumulate import Block, BlockKind, Piece
 from headrace.agents.gateway.framing.delivered import Delivered, delivered_of
 from headrace.agents.gateway.framing.errors import ApiError, ErrorKind, message_of
 from headrace.agents.gateway.framing.framer import BlockFramer
@@ -75,7 +76,7 @@ class ResponsesFramer(BlockFramer):
         """Return the end of the last item, and ``response.completed`` or ``response.incomplete``."""
         (end,) = self.answer.in_choice_order(ends)
         status = _status(end)
-        events = self._pieces(self.answer.release()) + self._stopped(is_cut=status == "incomplete")
+        events = self._pieces(self._remaining()) + self._stopped(is_cut=status == "incomplete")
         return events + self._lifecycle(f"response.{status}", self.whole(ends, usage))
 
     def failed(self, error: ApiError) -> bytes:
@@ -89,7 +90,7 @@ class ResponsesFramer(BlockFramer):
     def whole(self, ends: Sequence[ChoiceEnd], usage: AnswerUsage) -> bytes:
         """Return the response object, which is also what ``GET /v1/responses/{id}`` answers."""
         (end,) = self.answer.in_choice_order(ends)
-        self.answer.release()
+        self._remaining()
         status = _status(end)
         reason = "max_output_tokens" if end.finish_reason is FinishReason.LENGTH else None
         return self._object.bytes_of(status, self._output(status), usage=usage, incomplete_reason=reason)
@@ -105,6 +106,13 @@ class ResponsesFramer(BlockFramer):
             for call in found.calls
         )
         return replace(found, calls=tuple(calls))
+
+    def _remaining(self) -> tuple[Piece, ...]:
+        """Return the pieces that were held back, or an empty text if the answer has no item at all."""
+        released = self.answer.release()
+        if self.answer.choices[0].blocks:
+            return released
+        return (self.answer.open_empty_text(0),)
 
     def _output(self, last_status: str) -> list[dict[str, Any]]:
         blocks = self.answer.choices[0].blocks

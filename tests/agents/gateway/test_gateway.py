@@ -59,12 +59,16 @@ async def test_without_a_session_a_conversation_is_known_by_its_history(tmp_path
     assert assert_exact(recorded_in(tmp_path)) == 1
 
 
+@STREAMED
+@pytest.mark.parametrize("base", ["/s/s1", ""], ids=["session", "no_session"])
 @pytest.mark.parametrize("kind", CONVERSATIONS)
-async def test_an_empty_answer_can_be_continued(tmp_path: Path, kind: type[HttpClient]) -> None:
-    async with answering("", "Two.", "Three.") as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        client = kind(gateway)
-        assert [await client.turn(text) for text in ("a", "b", "c")] == ["", "Two.", "Three."]
-    assert_exact(recorded_in(tmp_path))
+async def test_empty_answers_can_be_continued(tmp_path: Path, kind: type[HttpClient], base: str, streams: bool) -> None:
+    replies = "", "Two.", "", "", "Five."
+    async with answering(*replies) as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = kind(gateway, base=base, streams=streams)
+        assert [await client.turn(text) for text in "abcde"] == list(replies)
+    assert_continued(engine)
+    assert assert_exact(recorded_in(tmp_path)) == 1
 
 
 async def test_instructions_that_change_start_a_segment_and_are_not_inherited(tmp_path: Path) -> None:

@@ -133,8 +133,9 @@ def read_message(body: bytes) -> list[Delivered]:
 
 def _items(output: list[dict[str, Any]]) -> Delivered:
     reasoning = [item for item in output if item["type"] == "reasoning"]
+    texts = tuple(part["text"] for item in output if item["type"] == "message" for part in item["content"])
     return Delivered(
-        texts=tuple(part["text"] for item in output if item["type"] == "message" for part in item["content"]),
+        texts=() if texts == ("",) and len(output) == 1 else texts,  # the message of an empty answer
         reasoning=tuple(part["text"] for item in reasoning for part in item["content"]),
         calls=tuple(
             DeliveredCall(item["call_id"], item["name"], item["arguments"])

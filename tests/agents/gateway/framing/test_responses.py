@@ -84,6 +84,24 @@ def test_a_stream_of_reasoning_text_and_a_call() -> None:
     )
 
 
+@pytest.mark.parametrize(("reason", "status"), [(FinishReason.STOP, "completed"), (FinishReason.LENGTH, "incomplete")])
+def test_an_empty_answer_is_an_empty_message(reason: FinishReason, status: str) -> None:
+    """A client has something to send back."""
+    _, _, *events, last = brief(streamed(RESPONSES.make(ONE), [TextDelta(0, "")], ended(reason)))
+    message = {"id": "msg_1_0", "type": "message", "role": "assistant"}
+    part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
+    output = {**message, "status": status, "content": [part]}
+    assert events == [
+        ("output_item.added", {**message, "status": "in_progress", "content": []}),
+        ("content_part.added", part),
+        ("output_text.done", ""),
+        ("content_part.done", part),
+        ("output_item.done", output),
+    ]
+    assert last[1]["output"] == [output]
+    assert json.loads(whole(RESPONSES.make(ONE), [], ended(reason)))["output"] == [output]
+
+
 def test_the_final_event_has_the_object_that_is_stored() -> None:
     deltas = [TextDelta(0, "Hi"), *bash(0, LS), TextDelta(0, "!")]
     framer = RESPONSES.make(ONE)
