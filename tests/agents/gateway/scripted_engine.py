@@ -137,6 +137,8 @@ class ScriptedEngine:
         """Connections on which they came."""
         self.running = 0
         """Requests being generated."""
+        self.completed = 0
+        """Requests whose answer was sent to its end."""
         self.aborted = 0
         """Requests whose client went away."""
         self.url = ""
@@ -206,7 +208,10 @@ class ScriptedEngine:
         return {"request_id": "toy", "token_ids": token_ids, "sampling_params": params, "model": "policy"}
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=f'vllm:num_requests_running{{engine="0"}} {float(self.running)}\n')
+        return web.Response(
+            text=f'vllm:num_requests_running{{engine="0"}} {float(self.running)}\n'
+            f'vllm:request_success_total{{engine="0"}} {float(self.completed)}\n'
+        )
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -230,7 +235,9 @@ class ScriptedEngine:
         try:
             if reply.fault is Fault.HANG:
                 await asyncio.Event().wait()
-            return await self._stream(request, body, reply)
+            response = await self._stream(request, body, reply)
+            self.completed += 1
+            return response
         except (asyncio.CancelledError, ConnectionError):
             self.aborted += 1
             raise
