@@ -116,7 +116,7 @@ class Task:
 
 
 def task_id(split: Split, number: int, size: int | None = None) -> str:
-    """Return the id of a task; raise ``ValueError`` for a number outside [0, 10⁹) or a size outside [1, 12]."""
+    """Return the id of a task; raise ``ValueError`` for a number outside [0, 10⁹) or a size outside [1, 10]."""
     if not 0 <= number < 10**9:
         raise ValueError(f"task number {number} is outside [0, 1000000000)")
     if size is None:
